@@ -1,5 +1,5 @@
-//! The drivers of AoE in a simulated world: who is there is found, a disk is a device, and whoever goes leaves nobody
-//! waiting.
+//! The AoE drivers in a simulated world: targets are discovered, a disk works as a device, and no operation is left
+//! waiting when a driver, a card or a disk goes away.
 
 use std::io;
 use std::rc::Rc;
@@ -72,7 +72,7 @@ fn a_disk_far_away_is_a_device() {
             let (far, driver) = opens(&env, &wire, &[1, 2], 10 * SECOND);
             env.spawn(Box::pin(async move { driver.await.expect("it ends when nobody needs it") }));
             let far = Rc::new(far);
-            // What is asked for before it is found waits.
+            // Operations before the target is found wait.
             let device: &dyn Device = &*far;
             let data: Vec<u8> = (0..512 * 300).map(|at: usize| (at / 512 + at) as u8).collect();
             device.write(100, data.clone().into()).await.expect("written");
@@ -105,7 +105,7 @@ fn a_disk_over_ethernet_keeps_the_rules_of_a_device() {
         let (far, driver) = opens(&env, &wire, &[1], 10 * SECOND);
         env.spawn(Box::pin(async move { driver.await.expect("it ends when nobody needs it") }));
         let device: &dyn Device = &far;
-        // Its size is known from its first answer on.
+        // The size is known from the first answer on.
         device.look().await.expect("it is there");
         assert_eq!(nine_block::conform::check(device, 96).await, Ok(()));
     });
@@ -123,7 +123,7 @@ fn whoever_goes_leaves_nobody_waiting() {
         assert_eq!(read.await.expect_err("over").kind, Kind::Down);
         let read = (&far as &dyn Device).read(0, 1);
         assert_eq!(read.await.expect_err("over").kind, Kind::Down);
-        // The card goes.
+        // The card goes away.
         let (far, driver) = opens(&env, &wire, &[2], 10 * SECOND);
         let read = (&far as &dyn Device).read(0, 1);
         held(&wire).gone = Some(mac(2));
@@ -151,7 +151,7 @@ fn a_card_that_goes_and_comes_back_carries_its_part_again() {
         env.spawn(Box::pin(async move { driver.await.expect("it ends when nobody needs it") }));
         let device: &dyn Device = &far;
         let up = || device.status().lines().filter(|line| line.contains(" up sectors 17 ")).count();
-        // Reads for so long, each of which goes well.
+        // Reads for this long. All reads must succeed.
         let reads = async |time: Duration| {
             let end = env.now() + time;
             while env.now() < end {

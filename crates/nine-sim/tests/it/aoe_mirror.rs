@@ -1,5 +1,5 @@
-//! A mirror of two disks on an Ethernet that loses, doubles and delays frames, whose cables are pulled, and one of
-//! whose disks comes back with what it had long ago: every acknowledged write is there, and in the end on both.
+//! A mirror of two disks on a faulty Ethernet. Cables are unplugged, and a disk may return with old contents. Every
+//! acknowledged write must be there, and in the end on both disks.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -17,15 +17,15 @@ use nine_sim::{Rng, SimEnv, World, seeds, tries_all};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-/// Sectors that are mirrored, and those before them.
+/// Number of mirrored sectors, and of sectors before them.
 const SECTORS: u64 = 240;
 const HEAD: u64 = 128;
 const REGION: u32 = 8;
-/// Who reads and writes, each his part.
+/// Number of clients, each of which uses its own part.
 const WORKERS: u64 = 3;
 const PART: u64 = SECTORS / WORKERS;
 
-/// What may stand in each sector: the number of the last write that was acknowledged, and of those that failed since.
+/// Allowed contents of each sector: the number of the last acknowledged write, and of those that failed since.
 struct Model {
     may: Vec<Vec<u64>>,
     next: u64,
@@ -50,7 +50,7 @@ impl Model {
         (at..at + count).for_each(|at| self.may[at as usize] = vec![write]);
     }
 
-    /// What is wrong with these sectors.
+    /// Returns an error if these sectors have a disallowed content.
     fn judge(&self, first: u64, data: &[u8]) -> Option<String> {
         let wrong = |(at, bytes): (u64, &[u8])| {
             let may = &self.may[at as usize];
@@ -74,7 +74,7 @@ async fn pause(env: &SimEnv, time: Duration) {
     env.sleep_until(env.now() + time).await;
 }
 
-/// Waits until it is so; at most a minute.
+/// Waits until the condition holds, for at most a minute.
 async fn until(env: &SimEnv, is: impl Fn() -> bool) -> bool {
     for _ in 0..6000 {
         if is() {
@@ -118,7 +118,7 @@ async fn works(
     stop.set(stop.get() + 1);
 }
 
-/// Brings back whoever is out, until both are in.
+/// Brings back absent members until both are in.
 async fn heals(env: &SimEnv, mirror: &Mirror) {
     for _ in 0..600 {
         for (member, is_in) in is_in(mirror).into_iter().enumerate() {
@@ -150,13 +150,13 @@ struct Site {
     wire: Wire,
     rams: [Arc<dyn Device>; 2],
     mirror: Mirror,
-    /// Times that both were in when the cable of one was pulled, and that it came back with what it had long ago.
+    /// How often a cable was pulled while both were in; how often a member returned with old contents.
     pulled: u32,
     stale: u32,
 }
 
 impl Site {
-    /// One thing goes wrong, for a while.
+    /// Injects one fault for a while.
     async fn goes_wrong(&mut self, rng: &mut Rng) {
         let (env, wire) = (self.env.clone(), self.wire.clone());
         let member = rng.below(2);
@@ -241,7 +241,7 @@ fn goes(seed: u64, spoils: bool) -> (u64, u64, u32, u32) {
         assert!(until(&env, || stop.get() == 1 + WORKERS).await, "seed {seed}: an operation does not end");
         heals(&env, &site.mirror).await;
         if let Err(error) = disk.flush().await {
-            // Flushes of both have failed: what was written before is written again.
+            // The flushes of both members have failed, so earlier writes must be repeated.
             assert_eq!(error.kind, Kind::Poisoned, "seed {seed}");
             for at in (0..SECTORS).step_by(40) {
                 let (write, data) = model.borrow_mut().begins(at, 40);

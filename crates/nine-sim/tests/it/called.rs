@@ -1,4 +1,4 @@
-//! Open files that are called past the session: a client cannot tell them from others.
+//! Open files that are called without the session: clients must not see a difference.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,24 +14,24 @@ use crate::common::Raw;
 
 const ROOT: Qid = Qid { ty: Qid::DIR, vers: 0, path: 1 };
 const FILE: Qid = Qid { ty: 0, vers: 0, path: 2 };
-/// The file ends here, whatever is written behind it.
+/// The file ends here. Writes behind it fail.
 const END: usize = 10_000;
 
-/// A directory and a file, which may be called or not.
+/// A directory and a file that may support direct calls.
 struct Files {
     content: Mutex<Vec<u8>>,
     can_be_called: bool,
     calls: AtomicU64,
-    /// Requests of which [`nine_io::server::Request::was_called`] is true.
+    /// Requests for which [`nine_io::server::Request::was_called`] is true.
     left: AtomicU64,
-    /// Reads at [`STUCK`], which wait to be taken back.
+    /// Reads at [`STUCK`], which wait for cancellation.
     stuck: Mutex<Vec<(ReqId, Later)>>,
 }
 
-/// A read here is not answered.
+/// A read at this offset is not answered.
 const STUCK: u64 = 1 << 50;
 
-/// What goes by message, although it is asked in a call.
+/// Whether a call declines, so that the request is served as a message.
 fn is_left(offset: u64) -> bool {
     offset % 5 == 3 || offset == STUCK
 }
@@ -136,7 +136,8 @@ impl FileServer for Server {
     }
 }
 
-/// Fids of the file: open for both, for one, for the other, and not open; the directory, open; and none.
+/// Creates fids of the file: open for both, for reading, for writing, and not open; and an open and an unopened fid of
+/// the directory.
 async fn fids(raw: &mut Raw) {
     for (fid, names, flags) in [
         (2, &[&b"f"[..]][..], Some(2)),
@@ -153,7 +154,7 @@ async fn fids(raw: &mut Raw) {
     }
 }
 
-/// What a client gets for some thousand messages, and the file then.
+/// Returns the replies to some thousand messages, and the file's contents.
 fn transcript(seed: u64, read_only: bool, can_be_called: bool) -> (Vec<String>, Vec<u8>, u64, u64) {
     let world = World::new(seed);
     let files = Files::new(can_be_called);
@@ -166,7 +167,7 @@ fn transcript(seed: u64, read_only: bool, can_be_called: bool) -> (Vec<String>, 
         fids(&mut raw).await;
         let mut lines = Vec::new();
         for _ in 0..3000 {
-            // One at a time mostly; sometimes several on their way at once.
+            // Usually one at a time; sometimes several in flight.
             let many = [1, 1, 1, 3][rng.below(4)];
             for n in 0..many {
                 let fid = Fid(2 + rng.below(6) as u32);
@@ -212,7 +213,7 @@ fn a_called_file_answers_every_message_as_one_that_is_not() {
     }
 }
 
-/// What a client gets that has a read under way which is not answered, and then writes of another length than they say.
+/// Returns the replies to a client with an unanswered read in flight. It also sends writes with a wrong length.
 fn beside_others(can_be_called: bool, count: u32) -> Vec<String> {
     let world = World::new(0);
     let service = Service::new(Arc::new(Server(Files::new(can_be_called))), Gate::default(), Core::default());
@@ -223,7 +224,7 @@ fn beside_others(can_be_called: bool, count: u32) -> Vec<String> {
         let read = |offset| Tmsg::Read { fid: Fid(2), offset, count: 10 };
         let mut lines = Vec::new();
         raw.send(9, read(STUCK)).await.unwrap();
-        // A tag that is taken; a fid that is free for others' reads until it is to be clunked, which waits.
+        // A tag in use. A fid that serves other reads until a clunk waits for it.
         for (tag, message) in [(9, read(0)), (10, read(0))] {
             lines.push(raw.call(tag, message).await);
         }

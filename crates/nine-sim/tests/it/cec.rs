@@ -1,5 +1,5 @@
-//! The drivers of CEC in a simulated world: who is there is found, a console is asked over a bad wire, a card goes and
-//! comes back.
+//! The CEC drivers in a simulated world: machines are discovered, a console is used over a faulty wire, and a card goes
+//! away and returns.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use nine_sim::{SimEnv, World, seeds};
 const SECOND: Duration = Duration::from_secs(1);
 const SECRET: &str = "open sesame";
 
-/// A console at card 10 that says each line twice.
+/// Serves a console at card 10 that echoes each line twice.
 fn serves(env: &SimEnv, wire: &Wire) -> Host {
     let offer = Offer { shelf: 3, name: "fs".into() };
     let setup = Setup { offer, password: Password::new(SECRET).expect("it is one") };
@@ -39,7 +39,7 @@ fn calls(env: &SimEnv, wire: &Wire) -> Rc<Call> {
     Rc::new(call)
 }
 
-/// Sends all of it, and hears what is said until it ends.
+/// Sends `says`, and reads until the conversation ends.
 async fn converse(env: &SimEnv, call: Rc<Call>, says: Vec<u8>) -> (String, End) {
     let (sends, clock) = (call.clone(), env.clone());
     env.spawn(Box::pin(async move {
@@ -49,7 +49,7 @@ async fn converse(env: &SimEnv, call: Rc<Call>, says: Vec<u8>) -> (String, End) 
         {
             rest = &rest[n..];
         }
-        // A reset may be lost: who says something more is told.
+        // A reset may be lost. Further data triggers another one.
         while sends.sent().await.is_ok() && sends.send(b" ").await.is_ok() {
             clock.sleep_until(clock.now() + SECOND).await;
         }

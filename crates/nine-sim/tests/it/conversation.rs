@@ -1,5 +1,5 @@
-//! Live conversations that change their modules while they are used: every byte of every answer is right, and who uses
-//! them notices nothing but the time.
+//! Conversations that change their modules while in use: every byte of every answer must be right, and users notice
+//! only the delay.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ fn pushed(clock: Arc<dyn Clock>, modules: Modules) -> Pushed {
     Pushed { modules, clock }
 }
 
-/// On a link to a connection of the server.
+/// Returns a link to a new connection of the server.
 fn dial(world: &World, service: &Service) -> End {
     let (ours, theirs) = link(world, Shape::default());
     world.env().spawn(Box::pin(service.connect(Box::new(theirs))));
@@ -50,7 +50,7 @@ fn ram(world: &World) -> Service {
     service.with_modules(pushed(world.env().clock(), modules()))
 }
 
-/// Writes and reads back, until it is told to stop.
+/// Writes and reads back until `stop` is set.
 async fn user(root: Rc<File>, name: String, mut rng: Rng, stop: Rc<Cell<bool>>) -> u64 {
     let file = root.create(&name, OpenFlags::RDWR, 0o644, nine_proto::NOGID).await.expect("created");
     let mut content = Vec::new();
@@ -103,7 +103,7 @@ fn modules_come_and_go_under_a_conversation_that_is_used_and_no_byte_is_lost() {
             for _ in 0..30 {
                 env.sleep_until(env.now() + Duration::from_millis(rng.below(50) as u64)).await;
                 let text = TEXTS[rng.below(TEXTS.len())];
-                // There is one of these at most.
+                // At most one of each of these is allowed.
                 let single = ["zstd", "trace"].into_iter().find(|name| text.contains(name));
                 let twice = stack.iter().any(|other: &&str| single.is_some_and(|name| other.contains(name)));
                 let depth = stack.len();
@@ -144,7 +144,7 @@ fn a_text_that_is_wrong_changes_nothing() {
             ("push nothing", "no module is called \"nothing\""),
             ("push zstd 99", "\"99\" is no level"),
             ("push trace 3", "trace has no arguments"),
-            // What the server says: in .L it has a number and no words.
+            // The server's error: in .L it has a number and no text.
             ("pop", ""),
             ("hangup", ""),
         ] {
@@ -171,7 +171,7 @@ fn a_border_is_refused_while_something_else_is_under_way() {
         assert!(raw.call(1, walk).await.starts_with("Rwalk"));
         assert!(raw.call(1, Tmsg::Lopen { fid: Fid(6), flags: 1 }).await.starts_with("Rlopen"));
         let push = |text| Tmsg::Write { fid: Fid(6), offset: 0, data: Data::Bytes(text) };
-        // A read that waits for ever is under way.
+        // A read that never ends is in flight.
         raw.send(9, Tmsg::Read { fid: Fid(2), offset: common::STUCK, count: 10 }).await.unwrap();
         assert_eq!(raw.call(1, push(b"push zstd")).await, "Rlerror tag 1 ecode 16");
         assert_eq!(raw.call(2, Tmsg::Flush { oldtag: nine_proto::Tag(9) }).await, "Rflush tag 2");
@@ -179,7 +179,7 @@ fn a_border_is_refused_while_something_else_is_under_way() {
             assert_eq!(raw.call(1, push(wrong)).await, "Rlerror tag 1 ecode 22");
         }
         assert_eq!(raw.call(1, push(b"push zstd")).await, "Rwrite tag 1 count 9");
-        // From here on it is zstd that is expected: what is not ends the connection, and nothing else.
+        // From here on zstd is expected. Other bytes end only this connection.
         raw.send_bytes(b"no zstd at all").await.unwrap();
         assert_eq!(raw.reply().await, "UnexpectedEof");
     });
@@ -201,7 +201,7 @@ fn who_gives_up_before_the_border_leaves_the_conversation_as_it_was() {
         let late = env.sleep_until(env.now() + Duration::from_secs(1));
         let change = client.change("", NOUID, "push zstd", true);
         let mut both = Box::pin(futures_util::future::select(late, Box::pin(change)));
-        // It waits for the read, and so does everything that comes after it.
+        // It waits for the read, and so do all later requests.
         let waited = std::future::poll_fn(|cx| {
             assert!(stuck.as_mut().poll(cx).is_pending());
             both.as_mut().poll(cx)
@@ -219,7 +219,7 @@ fn who_gives_up_before_the_border_leaves_the_conversation_as_it_was() {
 fn what_changes_only_this_end_needs_nothing_of_the_server() {
     let world = World::new(10);
     let gate = Gate { anonymous: nine_io::server::Anonymous::Trusted, ..Gate::default() };
-    // It has no conversation to show.
+    // It has no conversation files.
     let service = Service::new(Arc::new(Ram::new(64 << 20)), gate, Core::default());
     let (env, end) = (world.env(), dial(&world, &service));
     world.run(async move {
@@ -334,12 +334,12 @@ fn what_modules_hold_is_of_the_core_s_memory_and_comes_back() {
     world.run(async move {
         let one = connected_with(env.clone(), one, Some("00ff".into())).await;
         let two = connected(env.clone(), two).await;
-        // Only a client that has proven something may ask for so much: here by the token, if it may show it.
+        // Only an authenticated client may request so much memory: here by the token, if it may show it.
         let error = two.change("u", NOUID, "push zstd 4", true).await.expect_err("nothing is proven");
         assert_eq!(error.errno(), Errno::EPERM);
         let error = one.change("u", NOUID, "push zstd 4", false).await.expect_err("it may not be shown");
         assert_eq!(error.errno(), Errno::EPERM);
-        // Each takes 6 MiB, 2 of them for being a stream; a connection may have a quarter of what others leave.
+        // Each takes 6 MiB, 2 of them for being a stream. A connection may have a quarter of the memory left by others.
         let error = one.change("u", NOUID, "push zstd 9", true).await.expect_err("so much there is not");
         assert_eq!(error.errno(), Errno::ENOMEM);
         one.change("u", NOUID, "push zstd", true).await.expect("there is enough");

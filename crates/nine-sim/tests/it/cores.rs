@@ -1,7 +1,7 @@
-//! A mux on two real cores, each with a client and a lane of its upstream: a read or a write needs nothing of the other
-//! core, and no lock that requests of the other core take.
+//! A mux on two real cores, each with a client and an upstream connection. A read or a write must need nothing from the
+//! other core, and no lock that requests of the other core take.
 //!
-//! One core stands still while the other one works: what would be handed over would never be done.
+//! One core stands still while the other works, so work handed over to it would never be done.
 #![cfg(debug_assertions)]
 
 use std::collections::{HashMap, HashSet};
@@ -22,13 +22,13 @@ use nine_servers::Ram;
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Reads of each size while the other core stands still, and as many writes.
+/// Number of reads of each size while the other core stands still; as many writes.
 const ROUNDS: usize = 500;
-/// A small one, and one that needs a buffer of its own.
+/// A small size, and one that needs a separate buffer.
 const SIZES: [usize; 2] = [4 << 10, 200 << 10];
-/// Locks of a read or a write, of all that takes part: the client, both of the mux' connections, the server, the pipes.
+/// Maximum number of locks per request, in total: the client, both connections of the mux, the server, the pipes.
 const EACH: usize = 48;
-/// For what takes milliseconds.
+/// Timeout for actions that take milliseconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
@@ -49,7 +49,7 @@ fn a_client_and_a_lane_of_one_core_need_no_other_and_share_no_lock() {
         let each = taken.len().div_ceil(requests);
         let mut places = HashMap::<usize, usize>::new();
         taken.into_iter().for_each(|place| *places.entry(place).or_default() += 1);
-        // Memory may be used again, by the other core, for what is locked and gone in one request.
+        // An address may be reused by the other core for a lock that existed only during one request.
         let places: HashSet<usize> =
             places.into_iter().filter(|(_, times)| *times >= ROUNDS).map(|(place, _)| place).collect();
         println!("{each} locks a request at most, of client, mux and server; {} that stay", places.len());
@@ -61,7 +61,7 @@ fn a_client_and_a_lane_of_one_core_need_no_other_and_share_no_lock() {
     assert_eq!(shared, 0, "locks that both cores take");
 }
 
-/// What each core locks while the other one stands still.
+/// Returns the locks that each core takes while the other stands still.
 async fn both(env: rt::Real, seat: Arc<Seat>) -> [Vec<usize>; 2] {
     let here = |task: Task| env.spawn(task);
     let there = |task: Task| seat.spawn(task);
@@ -80,7 +80,7 @@ async fn both(env: rt::Real, seat: Arc<Seat>) -> [Vec<usize>; 2] {
     let first = open(&here, service(0), "a").await;
     let second = open(&there, service(1), "b").await;
 
-    // The other core stands still until this one has done its work.
+    // The other core stands still until this one has finished.
     let (go_on, gate) = channel::<()>();
     let (stands, is_still) = channel();
     seat.spawn(Box::pin(async move {
@@ -95,14 +95,14 @@ async fn both(env: rt::Real, seat: Arc<Seat>) -> [Vec<usize>; 2] {
     };
     drop(go_on);
 
-    // And the other way round.
+    // And vice versa.
     let (tell, told) = channel();
     seat.spawn(Box::pin(async move { tell.send(second.work().await).unwrap() }));
     let second = told.recv_timeout(PATIENCE).expect("a request of core 1 waits for core 0");
     [first, second]
 }
 
-/// A client of the mux on the core where its tasks are spawned, and a file that it has made.
+/// Returns a client of the mux, on the core where its tasks are spawned, and a file that it has created.
 async fn open(spawn: &dyn Fn(Task), service: Service, dir: &str) -> Open {
     let peer = || Peer { addr: "test".into(), proof: Proof::Unix { uid: nine_net::own_ids().0, gid: 0 } };
     let (near, far) = pipe(peer(), peer());
@@ -118,9 +118,9 @@ async fn open(spawn: &dyn Fn(Task), service: Service, dir: &str) -> Open {
 struct Open(File);
 
 impl Open {
-    /// The locks that this thread takes meanwhile.
+    /// Returns the locks that this thread takes during the work.
     async fn work(self) -> Vec<usize> {
-        // What is done once is done: buffers are there, and the file has its length.
+        // Do one-time work first: allocate buffers, and give the file its length.
         self.round().await;
         seen::begin();
         for _ in 0..ROUNDS {

@@ -1,6 +1,6 @@
-//! The delay box does what it says: real packets of the real kernel are never earlier or faster than its shape, and
-//! what it drops is what is missing. How late they are is not judged here: that depends on the machine, and nine-bench
-//! measures it.
+//! Tests of the delay box: real packets of the real kernel are never earlier or faster than its shape, and exactly the
+//! counted packets are missing. Lateness is not checked here, because it depends on the machine; nine-bench measures
+//! it.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use nine_sim::delay::{Counts, DelayBox, Relay, Shape, Side, Way};
 
 const MS: Duration = Duration::from_millis(1);
-/// An IP header and one of UDP.
+/// Length of the IP and UDP headers.
 const HEADERS: u64 = 28;
 
-/// A box; `None`, and it is said, where this host makes none.
+/// Creates a box. If this host cannot create one, reports that and returns `None`.
 fn boxed(shape: Shape) -> Option<DelayBox> {
     match DelayBox::new(shape) {
         Ok(made) => Some(made),
@@ -27,7 +27,7 @@ fn boxed(shape: Shape) -> Option<DelayBox> {
     }
 }
 
-/// A socket of each side, connected to each other.
+/// Returns a socket on each side, connected to each other.
 fn pair(link: &DelayBox) -> [UdpSocket; 2] {
     let sockets = [Side::Here, Side::There].map(|side| {
         link.run(side, || UdpSocket::bind((link.address(side), 0))).expect("inside").expect("a socket")
@@ -39,7 +39,7 @@ fn pair(link: &DelayBox) -> [UdpSocket; 2] {
     sockets
 }
 
-/// A connection from here to there: both ends.
+/// Returns both ends of a connection from here to there.
 fn connection(link: &DelayBox) -> (TcpStream, TcpStream) {
     let there = link.address(Side::There);
     let listener = link.run(Side::There, || TcpListener::bind((there, 0))).expect("inside").expect("a port");
@@ -48,7 +48,7 @@ fn connection(link: &DelayBox) -> (TcpStream, TcpStream) {
     (near, listener.accept().expect("a client").0)
 }
 
-/// Bytes that are not all alike.
+/// Returns bytes with a pattern.
 fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|n| (n / 251 + n) as u8).collect()
 }
@@ -73,7 +73,7 @@ fn no_round_trip_is_shorter_than_the_delay_of_both_ways() {
 
 #[test]
 fn bytes_arrive_no_faster_than_the_rate_and_all_of_them() {
-    // 1 MiB at 80 Mbit/s is a tenth of a second, without headers.
+    // 1 MiB at 80 Mbit/s takes a tenth of a second, without headers.
     let Some(link) = boxed(Shape::symmetric(2 * MS, 80_000_000)) else { return };
     let (here, there) = connection(&link);
     let data = bytes(1 << 20);
@@ -100,7 +100,7 @@ fn what_does_not_arrive_is_what_was_counted_as_dropped() {
     for (there, by_chance) in [(lossy, true), (narrow, false)] {
         let Some(link) = boxed(Shape { there, ..Shape::default() }) else { return };
         let [here, far] = pair(&link);
-        // So few that the receiver's socket has room for all of them.
+        // Few enough for the buffer of the receiver's socket.
         let sent = 120;
         let arrived = std::thread::scope(|scope| {
             let receiver = scope.spawn(|| {
@@ -116,7 +116,7 @@ fn what_does_not_arrive_is_what_was_counted_as_dropped() {
             while all(link.counts(Side::Here)) < sent {
                 std::thread::yield_now();
             }
-            // The end must come, so the link is mended; it comes behind all others.
+            // The last packet must arrive, so remove the faults first. It arrives after all others.
             link.set(Shape { there: Way { queue: usize::MAX, loss: 0.0, ..there }, ..Shape::default() });
             here.send(b".").expect("sent");
             receiver.join().expect("no panic")
@@ -130,7 +130,7 @@ fn what_does_not_arrive_is_what_was_counted_as_dropped() {
     }
 }
 
-/// Packets that came to the link.
+/// Returns the number of packets that reached the link.
 fn all(counts: Counts) -> u64 {
     counts.packets + counts.lost + counts.full
 }
@@ -175,7 +175,7 @@ fn each_side_is_a_network_of_its_own_and_goes_with_the_box() {
     let name = || std::fs::read_link("/proc/thread-self/ns/net").expect("a name space");
     let inside = [Side::Here, Side::There].map(|side| link.run(side, name).expect("inside"));
     assert!(inside[0] != inside[1] && !inside.contains(&name()));
-    // A program sees what the thread sees: its loopback and its end of the link.
+    // A program sees the same as the thread: its loopback and its end of the link.
     let mut command = Command::new("readlink");
     link.command(Side::There, command.arg("/proc/self/ns/net")).expect("a name space");
     let said = String::from_utf8(command.output().expect("it runs").stdout).expect("text");
@@ -201,7 +201,7 @@ fn a_relay_is_as_slow_as_it_says_and_carries_both_ends() {
     let relay = Relay::new(at, to, Shape::symmetric(20 * MS, 80_000_000)).expect("a relay");
     let data = bytes(1 << 20);
     std::thread::scope(|scope| {
-        // An echo that answers when its client has said its end.
+        // An echo that answers when the client has closed its direction.
         scope.spawn(|| {
             let mut all = Vec::new();
             let mut client = server.accept().expect("a client").0;
@@ -215,14 +215,14 @@ fn a_relay_is_as_slow_as_it_says_and_carries_both_ends() {
         let mut came = Vec::new();
         client.read_to_end(&mut came).expect("read");
         assert!(came == data, "{} bytes of {}", came.len(), data.len());
-        // Twice 1 MiB at this rate, the second behind all of the first, and once there and back.
+        // Twice 1 MiB at this rate, one after the other, and one round trip.
         let least = 20e-3 + 2.0 * data.len() as f64 * 8.0 / 80e6;
         assert!(begun.elapsed().as_secs_f64() >= least, "{:?}", begun.elapsed());
     });
     let client = TcpStream::connect(relay.address()).expect("a way");
     let mut far = server.accept().expect("a client").0;
     drop(relay);
-    // What it carried ends with it.
+    // Its connections end with it.
     assert!(matches!(far.read(&mut [0; 1]), Ok(0) | Err(_)));
     drop(client);
 }

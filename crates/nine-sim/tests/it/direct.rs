@@ -1,4 +1,4 @@
-//! Files of servers in this process, called: they are what they are by message, however many muxes lie between.
+//! Files of servers in this process, accessed by direct calls: they behave as by messages, through any number of muxes.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use nine_proto::{Errno, NOUID, OpenFlags};
 use nine_servers::net::{Policy, Tcp};
 use nine_servers::{Disk, DiskOptions, Ram};
 
-/// A client of a server in this process.
+/// Returns a client of a server in this process.
 async fn client(env: rt::Real, server: Arc<dyn FileServer>) -> Client {
     let gate = Gate { anonymous: Anonymous::Trusted, ..Gate::default() };
     let service = Service { own: true, ..Service::new(server, gate, Core::default()) };
@@ -22,7 +22,7 @@ async fn client(env: rt::Real, server: Arc<dyn FileServer>) -> Client {
     Client::within(&env, &service, peer, client::Options::default()).await.expect("connected")
 }
 
-/// The root of a server behind so many muxes.
+/// Returns the root of a server behind this many muxes.
 async fn behind(env: rt::Real, muxes: usize, server: Arc<dyn FileServer>) -> File {
     let mut server = server;
     for _ in 0..muxes {
@@ -70,7 +70,7 @@ fn a_file_of_a_disk_is_read_without_a_message_and_without_a_copy() {
             assert!(file.read_now(300_000, 10).expect("a call").unwrap().is_empty());
             // By message it is the same file.
             assert!(file.read(1000, 50_000).await.unwrap() == content[1000..51_000]);
-            // What was not opened for reading is not read, and a directory is asked by message.
+            // A file that is not open for reading is not read. A directory is read by message.
             let write = root.open("f", OpenFlags::WRITE).await.unwrap();
             assert!(write.read_now(0, 10).is_none());
             assert_eq!(write.read(0, 10).await.unwrap_err().errno(), Errno::EBADF);
@@ -79,7 +79,7 @@ fn a_file_of_a_disk_is_read_without_a_message_and_without_a_copy() {
     .unwrap();
 }
 
-/// A call through the files of a network behind so many muxes, and its other end.
+/// Returns a call through the network files behind this many muxes, and its other end.
 async fn call(env: rt::Real, muxes: usize) -> (Dialled, TcpStream, File) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let root = behind(env, muxes, network(env)).await;
@@ -128,7 +128,7 @@ fn what_is_written_in_parts_arrives_in_their_order_though_the_reader_is_slow() {
     .unwrap();
 }
 
-/// What one of both comes to.
+/// Reads text from the data file.
 async fn text(data: &File) -> Result<String> {
     let read = data.read_payload(0, 100).await?;
     Ok(String::from_utf8(read.read(100).unwrap().to_vec()).unwrap())
@@ -139,7 +139,7 @@ fn who_waits_to_read_is_woken_by_bytes_and_by_the_end() {
     rt::block_on(async |env| {
         for muxes in [0, 1] {
             let (call, mut other, _root) = call(env, muxes).await;
-            // Once by a call and once by message, in turn: neither is in the other's way.
+            // Alternately by a direct call and by a message. Neither disturbs the other.
             for turn in 0..4 {
                 let sender = thread::spawn(move || {
                     other.write_all(b"come").unwrap();
@@ -190,7 +190,7 @@ fn a_file_that_becomes_shorter_is_an_error_and_nothing_stands_for_the_rest() {
             ends.abort();
             read.map(|_| came)
         });
-        // What has been dropped goes when others have their turn.
+        // Dropped objects are destroyed when other tasks run.
         let _ = ended.await;
         let came = reader.join().unwrap().unwrap();
         assert!(came.len() <= 40_000 && came == bytes(100_000)[..came.len()]);
@@ -206,7 +206,7 @@ fn where_a_module_is_pushed_ranges_of_files_go_through_it() {
     rt::block_on(async |env| {
         let disk = Disk::open(dir.path(), DiskOptions::default()).unwrap();
         let file = behind(env, 1, Arc::new(disk)).await.open("f", OpenFlags::READ).await.unwrap();
-        // Two conversations of one network, with each other.
+        // Two conversations of one network, connected to each other.
         let net = Net::new(behind(env, 1, network(env)).await);
         let announced = net.announce("tcp!127.0.0.1!0").await.unwrap();
         let to = format!("tcp!{}", announced.local().await.unwrap());

@@ -1,7 +1,8 @@
-//! A disk server whose host fails: full, read-only, out of descriptors, or at random. The client is told which, in its
-//! dialect; the server goes on; and nothing is left behind.
+//! A disk server whose host fails: full, read-only, out of descriptors, or at random. The client gets the error in its
+//! dialect, the server continues, and nothing is leaked.
 //!
-//! These worlds run on the real runtime, because the disk server's threads are real; chance still comes from a seed.
+//! These worlds use the real runtime, because the disk server's threads are real. Random numbers still come from a
+//! seed.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -14,7 +15,7 @@ use nine_proto::{Dialect, Errno, GetMask, NOGID, NOUID, OpenFlags, SetAttr};
 use nine_servers::{Disk, DiskOptions};
 use nine_sim::{Faulty, Rng, seeds};
 
-/// A client's root on a served scratch directory, and the host below.
+/// Returns a client's root on a served scratch directory, and the host below.
 async fn serve(env: rt::Real, dir: &Path, dialect: Dialect, seed: u64) -> (File, Faulty) {
     let host = Faulty::new(Rng::new(seed));
     let disk = Disk::with_host(host.clone(), dir, DiskOptions::default()).expect("a directory");
@@ -53,7 +54,7 @@ fn a_disk_that_fills_up_keeps_what_it_took_and_says_so_in_every_dialect() {
             let file = root.create("f", OpenFlags::RDWR, 0o644, NOGID).await.expect("a file");
             let data: Vec<u8> = (0..300_000u32).map(|i| i as u8).collect();
             host.plan().room = 100_000;
-            // One message at a time: of several under way, a later one may take the last room.
+            // One message at a time: with several in flight, a later one may take the last space.
             for (n, piece) in data.chunks(30_000).enumerate() {
                 let done = file.write_all_at(30_000 * n as u64, piece).await;
                 if n == 3 {
@@ -65,7 +66,7 @@ fn a_disk_that_fills_up_keeps_what_it_took_and_says_so_in_every_dialect() {
             }
             let there = std::fs::read(dir.join("f")).expect("the file");
             assert!(there[..] == data[..100_000]);
-            // There is room again: the same fid goes on.
+            // There is space again: the same fid continues.
             host.plan().room = u64::MAX;
             file.write_all_at(0, &data).await.expect("room");
             assert_eq!(std::fs::read(dir.join("f")).expect("the file"), data);
@@ -111,7 +112,7 @@ fn a_file_that_vanishes_under_a_fid_is_gone_for_the_path_and_there_for_the_open(
     });
 }
 
-/// Whatever fails, the client learns an errno the host has given, the connection lives, and no descriptor is lost.
+/// After any failure the client gets one of the host's errnos, the connection survives, and no descriptor is leaked.
 #[test]
 fn a_host_that_fails_at_random_is_survived() {
     use rustix::io::Errno as Host;
@@ -140,7 +141,7 @@ fn a_host_that_fails_at_random_is_survived() {
     }
 }
 
-/// One thing a user may do.
+/// Runs one random operation of a user.
 async fn one(root: &File, name: &str, rng: &mut Rng) -> Result<()> {
     match rng.below(8) {
         0 => root.mkdir(name, 0o755, NOGID).await.map(drop),

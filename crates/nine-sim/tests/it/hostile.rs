@@ -1,4 +1,4 @@
-//! Clients that mean no good, and the others, who must not notice.
+//! Hostile clients beside honest ones, which must not be affected.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn service(budget: usize) -> (Arc<Zeros>, Service) {
     (zeros.clone(), Service::new(zeros, Gate::default(), Core::with_budget(budget)))
 }
 
-/// A thousand bad clients of each kind, and one good one that does ordinary work beside them.
+/// A thousand hostile clients of each kind, and one honest client that works beside them.
 #[test]
 fn a_thousand_bad_clients_leave_the_others_served_and_memory_bounded() {
     const BAD: usize = 1000;
@@ -39,7 +39,7 @@ fn a_thousand_bad_clients_leave_the_others_served_and_memory_bounded() {
                         }
                         env.sleep_until(env.now() + Duration::from_secs(1)).await;
                     },
-                    // Asks for as much as it can and never reads an answer.
+                    // Requests as much as it can and never reads an answer.
                     _ => {
                         raw.hello(1 << 20).await;
                         raw.open().await;
@@ -104,7 +104,7 @@ fn a_request_with_a_malformed_body_is_an_error_and_its_connection_goes_on() {
     world.run(async move {
         raw.hello(8192).await;
         raw.open().await;
-        // A Tclunk with a quarter of a fid; a Tread with a byte too many; a Twalk of 17 names.
+        // A Tclunk with a quarter of a fid; a Tread with one byte too many; a Twalk of 17 names.
         let mut long = vec![24, 0, 0, 0, 116, 1, 0, 2, 0, 0, 0];
         long.resize(24, 0);
         let mut names = vec![17 + 17 * 3, 0, 0, 0, 110, 1, 0, 0, 0, 0, 0, 9, 0, 0, 0, 17, 0];
@@ -132,7 +132,7 @@ fn a_request_that_waits_for_ever_ends_with_its_flush_and_with_its_client() {
             raw.send(6, stuck()).await.unwrap();
             assert_eq!(raw.call(7, Tmsg::Flush { oldtag: Tag(5) }).await, "Rflush tag 7");
             assert_eq!(held.stuck(), 1);
-            // The clunk waits for the other one and goes with it.
+            // The clunk waits for the other read, and ends with it.
             raw.send(8, Tmsg::Clunk { fid: Fid(2) }).await.unwrap();
             assert!(raw.call(9, read(1)).await.contains("tag 9 ecode 9"));
             raw.hang_up();
@@ -144,8 +144,8 @@ fn a_request_that_waits_for_ever_ends_with_its_flush_and_with_its_client() {
     }
 }
 
-/// Reads that wait for ever, as many and as large as they come: the flush behind them gets through, and so does the
-/// end.
+/// Reads that never end, as many and as large as possible. A flush behind them gets through, and so does the end of the
+/// connection.
 #[test]
 fn a_client_full_of_endless_reads_can_still_flush_and_leave() {
     for (seed, (reads, count)) in [(20, 1 << 20), (1024, 4096), (1020, 1 << 20)].into_iter().enumerate() {
@@ -161,7 +161,7 @@ fn a_client_full_of_endless_reads_can_still_flush_and_leave() {
             }
             assert_eq!(raw.call(5000, Tmsg::Flush { oldtag: Tag(3) }).await, "Rflush tag 5000");
             assert_eq!(held.stuck(), usize::from(reads) - 1);
-            // More than the server reads now, and then the client is gone.
+            // More than the server reads now; then the client disconnects.
             for tag in 0..200 {
                 raw.send(6000 + tag, Tmsg::Read { fid: Fid(2), offset: STUCK, count }).await.unwrap();
             }
@@ -173,7 +173,7 @@ fn a_client_full_of_endless_reads_can_still_flush_and_leave() {
     }
 }
 
-/// Beginning session after session does not shed what the requests of the old ones cost.
+/// A new session does not release the cost of the old session's requests.
 #[test]
 fn a_new_session_does_not_forget_what_the_old_one_owes() {
     let world = World::new(0);
@@ -189,7 +189,7 @@ fn a_new_session_does_not_forget_what_the_old_one_owes() {
         }
         raw.hello(1 << 20).await;
         assert!(core.borrowed() > 5 << 20, "{} bytes borrowed", core.borrowed());
-        // The old session's file is clunked when its last read is answered, the root at once.
+        // The old session's file is clunked after the answer to its last read, its root at once.
         assert_eq!(*held.clunks.lock().unwrap(), 1);
         held.answer_all();
         assert!(raw.call(1, Tmsg::Clunk { fid: Fid(1) }).await.starts_with("Rclunk"));
@@ -197,7 +197,7 @@ fn a_new_session_does_not_forget_what_the_old_one_owes() {
     });
 }
 
-/// Hogs take what they can; a modest writer of large messages is not cut off.
+/// Greedy clients take as much as they can. A modest writer of large messages is not starved.
 #[test]
 fn hogs_do_not_take_the_memory_of_the_others() {
     for seed in seeds(3) {
@@ -257,7 +257,7 @@ fn a_drain_answers_what_was_asked_and_ends() {
             for tag in 0..20 {
                 raw.send(tag, read(100_000)).await.unwrap();
             }
-            // One answer has come, so all were asked or are on their way.
+            // One answer has arrived, so all requests were received or are in flight.
             assert!(raw.reply().await.starts_with("Rread"));
             core.drain();
             while raw.receive().await.is_ok() {}
@@ -267,7 +267,8 @@ fn a_drain_answers_what_was_asked_and_ends() {
     }
 }
 
-/// Who is in the midst of something comes to its end; who asks for ever, or for nothing, does not hold up the server.
+/// A client with ongoing work can finish it. A client that sends requests forever, or none, does not delay the
+/// shutdown.
 #[test]
 fn a_server_that_retires_serves_on_for_a_moment() {
     let step = QUIET / 8;
@@ -293,7 +294,7 @@ fn a_server_that_retires_serves_on_for_a_moment() {
                     }
                     assert!(answer.starts_with("Rread"), "{answer}");
                 }
-                // Here, and silent.
+                // Connected but silent.
                 while busy.receive().await.is_ok() {}
             }));
             let begun = env.now();
@@ -334,7 +335,7 @@ fn a_link_that_breaks_anywhere_leaves_nothing_behind() {
     }
 }
 
-/// One client opens all it can: the others still open theirs.
+/// One client opens as many files as it can. Other clients can still open theirs.
 #[test]
 fn who_opens_everything_leaves_files_for_the_others() {
     let world = World::new(0);
@@ -361,7 +362,7 @@ fn who_opens_everything_leaves_files_for_the_others() {
     });
 }
 
-/// Walks to new fids from this one on until it is refused. The number of walks that were not.
+/// Walks to new fids from this one on until it is refused. Returns the number of successful walks.
 async fn walk_all(raw: &mut Raw, from: u32) -> u32 {
     for n in 0.. {
         let names = nine_proto::msg::Names::Slice(&[b"zero"]);
@@ -374,8 +375,8 @@ async fn walk_all(raw: &mut Raw, from: u32) -> u32 {
     unreachable!("there are fewer fids than numbers")
 }
 
-/// A client without proof walks without end on many connections. The fids of all of them together are bounded, other
-/// users and the owner still get theirs, and clunked fids can be had again.
+/// An unauthenticated client walks without end on many connections. The total of its fids is bounded, other users and
+/// the owner still get theirs, and clunked fids are available again.
 #[test]
 fn fids_of_one_client_on_many_connections_leave_the_others_theirs() {
     const FIDS: usize = 1024;
@@ -392,7 +393,7 @@ fn fids_of_one_client_on_many_connections_leave_the_others_theirs() {
             raw.hello(8192).await;
             walked.push(walk_all(raw, 100).await);
         }
-        // Half of three quarters, and the floor of each connection, of which the root takes one.
+        // Half of three quarters, and the minimum of each connection, of which the root takes one.
         assert_eq!(walked.iter().sum::<u32>(), 384 + 8 * floor, "{walked:?}");
         user.hello(8192).await;
         assert_eq!(walk_all(&mut user, 100).await, (896 - 384) / 2 + floor);

@@ -1,7 +1,7 @@
-//! il between ports of a network that loses, doubles, reorders and changes what it carries, with an attacker on it.
+//! il between ports of a network that loses, duplicates, reorders and corrupts datagrams, with an attacker on it.
 //!
-//! The oracle: a message carries its number and bytes that follow from it; each comes once, in order, or both ends end
-//! for an error in bounded time.
+//! The oracle: a message contains its number and bytes that depend on it. Each arrives once, in order, or both ends
+//! fail in bounded time.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -40,7 +40,7 @@ async fn send(line: &Line, n: u32, salt: u32) -> Result<(), nine_stream::Fault> 
     line.stream.put(block).await
 }
 
-/// Reads to the end; how many came, and whether the end was a good one.
+/// Reads to the end. Returns the number of messages, and whether the end was orderly.
 async fn judge(seed: u64, line: &Line, salt: u32) -> (u32, bool) {
     let mut buf = vec![0; 2000];
     let mut seen = 0;
@@ -56,7 +56,7 @@ async fn judge(seed: u64, line: &Line, salt: u32) -> (u32, bool) {
     }
 }
 
-/// A conversation between two ports, and what keeps them.
+/// A conversation between two ports, and the objects that keep it alive.
 struct Pair {
     ports: [Port; 2],
     _announced: Announced,
@@ -80,7 +80,7 @@ impl Pair {
     }
 }
 
-/// Sends `count`, while it reads; closes.
+/// Sends `count` messages while it reads, then closes.
 async fn converse(env: SimEnv, seed: u64, line: Line, count: u32, salts: (u32, u32)) -> (u32, u32, bool) {
     let line = Rc::new(line);
     let sent = Rc::new(Cell::new(0));
@@ -111,7 +111,7 @@ fn bad(rng: &mut Rng) -> Weather {
     }
 }
 
-/// Sends packets with right addresses and ports and numbers that it guesses, until it is told to stop.
+/// Sends packets with the right addresses and ports and guessed numbers, until `stop` is set.
 async fn attack(env: SimEnv, net: Datagrams, mut rng: Rng, stop: Rc<Cell<bool>>) {
     let kinds = [
         Packet::Sync,
@@ -168,7 +168,7 @@ fn every_message_comes_once_in_order_whatever_the_network_does() {
             }
             let there = there.borrow_mut().take().expect("it is there");
             stop.set(true);
-            // Who closes first ends both directions behind what was written by then.
+            // The first end to close ends both directions after the data written by then.
             assert!(here.2 && there.2, "seed {seed}: {here:?} {there:?}");
             assert!(here.1 <= there.0 && there.1 <= here.0, "seed {seed}: {here:?} {there:?}");
             assert!(here.0 == counts[0] || there.0 == counts[1], "seed {seed}: one of them was done");
@@ -236,7 +236,7 @@ fn ten_thousand_conversations_share_a_port_and_each_has_its_own_messages() {
         drop(lines);
         assert!(a.dial(at(2), 1).await.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused));
     });
-    // Closed conversations leave nothing behind: everybody comes to an end.
+    // Closed conversations leave nothing behind: all tasks end.
     world.settle();
     assert_eq!(world.tasks(), 0);
 }
@@ -260,7 +260,7 @@ fn a_full_queue_of_calls_refuses_and_what_waits_in_it_is_accepted_later() {
                 }
                 Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused),
             }
-            // Its acknowledgement makes a call of it.
+            // The acknowledgement completes the call.
             env.sleep_until(env.now() + Duration::from_millis(10)).await;
         }
         assert_eq!(lines.len(), 3);
@@ -358,13 +358,13 @@ fn plain_datagrams_have_lines_for_their_senders_or_headers() {
         assert_eq!(buf[..16], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 0, 0, 1]);
         assert_eq!(buf[28..32], [10, 0, 0, 3]);
         assert_eq!(buf[48..57], *b"\x03\xe7\x03\xe7hello");
-        // What was written with the headers that came goes back.
+        // Data written with the received headers goes back.
         headers.stream.write(&buf[..57]).await.expect("written");
         assert!(matches!(to_c.stream.read(&mut buf).await, Ok(5)));
     });
 }
 
-/// Runs a port until it is told that its link has gone.
+/// Runs a port until its link is gone.
 fn port_that_goes(env: &SimEnv, net: &Datagrams, n: u8) -> (Port, Rc<Cell<bool>>) {
     let (port, mut driver) = Port::new(net.wire(at(n)), Kind::Il, Limits::default(), env.clock());
     let gone = Rc::new(Cell::new(false));
@@ -404,7 +404,7 @@ fn what_came_before_the_end_is_read_after_it_however_late() {
         let net = Datagrams::new(&world, Weather::default());
         world.run(async move {
             let Pair { ports: _ports, _announced, here, there } = Pair::new(&env, &net).await;
-            // More than a queue has, less than the window.
+            // More than a queue holds, less than the window.
             for n in 0..1000 {
                 send(&here, n, 3).await.expect("sent");
             }

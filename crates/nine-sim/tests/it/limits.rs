@@ -1,4 +1,4 @@
-//! The page of limits (docs/limits.md) and the constants that it tells of.
+//! Compares the page of limits (docs/limits.md) with the constants.
 
 use nine_io::changes::READERS_MAX;
 use nine_io::limits::{PrincipalClass, principal_ceiling};
@@ -13,7 +13,7 @@ use nine_proto::session::server::Limits;
 
 const PAGE: &str = include_str!("../../../../docs/limits.md");
 
-/// A number as the page has it: `1,048,576`.
+/// Formats a number as the page does: `1,048,576`.
 fn number(n: usize) -> String {
     let digits = n.to_string();
     let mut text = String::new();
@@ -26,7 +26,7 @@ fn number(n: usize) -> String {
     text
 }
 
-/// The cells of the row of this name behind it.
+/// Returns the cells of the row with this name.
 fn row(name: &str) -> Vec<&'static str> {
     let rows =
         PAGE.lines().filter_map(|line| line.strip_prefix("| ")?.strip_prefix(name)?.strip_prefix(" | "));

@@ -1,4 +1,4 @@
-//! The integration tests of nine-sim as one program, one module for each subject.
+//! The integration tests of nine-sim as one program, with one module per subject.
 
 mod aoe;
 mod aoe_driver;

@@ -1,5 +1,5 @@
-//! nonet on an Ethernet of chance: packets are lost, repeated, late, bent and forged, processes are slow, give up and
-//! go; and every message comes once, in order, or both ends learn that the call is over.
+//! nonet on a faulty Ethernet: packets are lost, repeated, late, corrupt and forged, and processes are slow, give up
+//! and exit. Every message arrives once and in order, or both ends learn that the call is over.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, Write};
@@ -38,7 +38,7 @@ fn plug(env: &SimEnv, wire: &Wire, n: u8, limits: Limits) -> Port {
     port
 }
 
-/// A message that knows its number.
+/// Returns a message that contains its number.
 fn message(n: u32, rng: &mut Rng) -> Vec<u8> {
     let len = match rng.below(4) {
         0 => 0,
@@ -51,7 +51,7 @@ fn message(n: u32, rng: &mut Rng) -> Vec<u8> {
     message
 }
 
-/// The next message. An error: the call has ended in another way than a good one.
+/// Returns the next message. Fails if the call did not end in an orderly way.
 async fn next(stream: &Stream) -> Result<Option<Vec<u8>>, Fault> {
     let Some(block) = stream.read_block().await? else { return Ok(None) };
     assert!(block.delim, "a message is one block");
@@ -65,7 +65,7 @@ async fn write_all(call: &Call, count: u32, rng: &mut Rng) -> Result<(), Fault> 
     Ok(())
 }
 
-/// Reads until the end; every message is the one that was written. How many there were.
+/// Reads to the end. Every message must be the written one. Returns their number.
 async fn read_all(
     env: &SimEnv,
     call: &Call,
@@ -94,7 +94,7 @@ async fn within<T>(env: &SimEnv, limit: Duration, future: impl Future<Output = T
     }
 }
 
-/// Both ways at once, `count` messages each, until both have read the other's end.
+/// Sends `count` messages in both directions at once, until both ends have read the other's end.
 fn talk(
     seed: u64,
     faults: Faults,
@@ -117,7 +117,7 @@ fn talk(
         for (end, seed) in ends.iter().zip(&seeds) {
             let (end, mut seed) = (end.clone(), seed.clone());
             env.spawn(Box::pin(async move {
-                // An error is what the reader is told, too.
+                // The reader gets the same error.
                 let _ = write_all(&end, count, &mut seed).await;
                 end.stream().finish();
             }));
@@ -129,7 +129,7 @@ fn talk(
                 held(&wire).faults.cut = true;
             }));
         }
-        // Each in a task of its own, which nothing wakes but what it waits for.
+        // Each in its own task, so that only its own wake-ups poll it.
         let came = Rc::new(RefCell::new([None, None]));
         for n in [0, 1] {
             let (env2, end, came) = (env.clone(), ends[n].clone(), came.clone());
@@ -157,7 +157,8 @@ fn talk(
 #[test]
 fn every_message_comes_once_and_in_order_whatever_the_wire_does() {
     for seed in seeds(20) {
-        // What one end writes last may be behind the hang-up of the other: only the first to end is judged whole.
+        // The last data of one end may be behind the hang-up of the other. Only the direction that ends first is
+        // checked completely.
         let came = talk(seed, BAD, 0, 60, None);
         assert!(came.contains(&(60, None)), "seed {seed}: {came:?}");
     }
@@ -212,7 +213,7 @@ fn a_canary_that_changes_a_message_is_caught() {
     }
 }
 
-/// How long `len` bytes take over a wire, and how many its sender's card has sent.
+/// Returns how long `len` bytes take over a wire, and how many bytes the sender's card has sent.
 fn transfer(seed: u64, faults: Faults, len: usize) -> (Duration, usize) {
     let world = World::new(seed);
     let (env, wire) = (world.env(), wire(&world, faults));
@@ -244,7 +245,7 @@ fn transfer(seed: u64, faults: Faults, len: usize) -> (Duration, usize) {
 fn what_is_only_late_is_not_sent_again() {
     let len: usize = 3 << 20;
     let needed = (len + len.div_ceil(1490) * (10 + FRAME)) as f64;
-    // 2.6, 10 and 100 Mbit/s and 1 Gbit/s; what beginning takes is seen where 3 MiB are soon over.
+    // 2.6, 10 and 100 Mbit/s and 1 Gbit/s. On fast links 3 MiB are short, so the start matters.
     for (rate, delay, lost, most_time, most_bytes) in [
         (325_000, 50, 0, 1.05, 1.02),
         (1_250_000, 50, 0, 1.05, 1.02),
@@ -266,7 +267,7 @@ fn what_is_only_late_is_not_sent_again() {
     }
 }
 
-/// Answers every message with itself.
+/// Echoes every message.
 fn echo(env: &SimEnv, mut service: Announced) {
     let spawner = env.clone();
     env.spawn(Box::pin(async move {
@@ -295,7 +296,7 @@ fn many_calls_at_once_do_not_touch_each_other() {
             for n in 0..60 {
                 let (port, mut rng, done) = (ports[n % 3].clone(), rng.fork(), done.clone());
                 env.spawn(Box::pin(async move {
-                    // Also calls to oneself.
+                    // Also calls to itself.
                     let call = port.dial(mac((n / 3 % 3) as u8), "echo", "u").await.expect("answered");
                     for n in 0..10 {
                         let sent = message(n, &mut rng);
@@ -453,7 +454,7 @@ fn whoever_gives_up_at_any_moment_leaves_nothing_behind() {
     }
 }
 
-/// Somebody else on the wire: packets in other people's names, with right sums.
+/// An attacker on the wire: packets with forged senders and valid checksums.
 async fn attack(env: SimEnv, wire: Wire, mut rng: Rng, circuits: Vec<u32>, stop: Rc<Cell<bool>>) {
     while !stop.get() {
         for _ in 0..20 {
@@ -464,9 +465,9 @@ async fn attack(env: SimEnv, wire: Wire, mut rng: Rng, circuits: Vec<u32>, stop:
             };
             let mut packet = circuit.to_le_bytes()[..3].to_vec();
             packet.extend((0..7).map(|_| rng.bits() as u8));
-            // No sum is asked for.
+            // No checksum is required.
             packet[8..10].fill(0);
-            // A hang-up would end it at once.
+            // A hang-up would end the call at once.
             packet[3] &= if circuits.is_empty() { 0xff } else { 0b1101 };
             packet.extend((0..rng.below(1490)).map(|n| n as u8));
             held(&wire).carry(env.now(), mac(from), mac(to), &packet);
@@ -520,7 +521,7 @@ fn who_knows_the_circuit_can_spoil_the_call_and_no_more() {
                 assert!(held <= HELD + MESSAGE_MAX + 128, "{line}");
             }
             stop.set(true);
-            // Another call is not touched, and the spoiled one goes.
+            // Another call is not affected, and the spoiled one ends.
             let other = caller.dial(mac(2), "echo", "u").await.expect("answered");
             other.stream().write(b"well").await.expect("written");
             assert_eq!(next(other.stream()).await.expect("no fault").expect("an answer"), b"well");
@@ -537,7 +538,7 @@ fn who_knows_the_circuit_can_spoil_the_call_and_no_more() {
     }
 }
 
-/// A file server behind a service, and a client of it: what is written is read.
+/// Runs a file server behind a service with a client of it, which must read what it wrote.
 async fn nine(env: &impl Env, near: &Port, far: &Port, service: &str) {
     let mut announced = far.announce(service).expect("free");
     let (call, answer) =
@@ -569,7 +570,8 @@ fn nine_p_runs_over_it() {
     }
 }
 
-/// Two cards of the kernel that are joined by a cable; `None`, and it is said, where this host makes none.
+/// Creates two kernel network cards joined by a cable. If this host cannot create them, reports that and returns
+/// `None`.
 fn cable() -> Option<DelayBox> {
     let made = DelayBox::new(Shape::default()).and_then(|made| {
         for words in ["link add e0 type veth peer name e1", "link set e0 up", "link set e1 up"] {
@@ -642,12 +644,12 @@ fn an_interface_that_is_taken_away_is_told_to_everybody() {
             let dial = near.dial(far.address(), "s", "u");
             let (call, answer) = futures_util::future::join(dial, service.accept()).await;
             let [call, answer] = [call.expect("answered"), answer.expect("called")];
-            // For a moment, and packets are lost.
+            // The cable is down for a moment, and packets are lost.
             ip("link set e0 down");
             call.stream().write(b"across").await.expect("written");
             ip("link set e0 up");
             assert_eq!(next(answer.stream()).await, Ok(Some(b"across".to_vec())));
-            // Nothing is sent on the far one; it has been down before it goes, of which no socket is told.
+            // Nothing is sent on the far card. It goes down before it is removed, and no socket is notified of that.
             ip("link set e1 down");
             drop(answer);
             let waits = async {

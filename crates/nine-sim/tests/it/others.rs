@@ -1,4 +1,4 @@
-//! Clients with the rights of all others: they read what the modes of files let others read, at every file server.
+//! Clients with the rights of "other" users: at every file server they can read exactly the files whose modes allow it.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -34,7 +34,7 @@ async fn root(env: rt::Real, server: &Arc<dyn FileServer>, anonymous: Anonymous)
     client.attach("u", NOUID, "").await.expect("attached")
 }
 
-/// A multiplexer with these directories of the first server as a union on its root, each below its own path.
+/// Returns a mux with these directories of the first server as a union on its root, and each below its own path.
 async fn mux(env: rt::Real, server: Arc<dyn FileServer>, union: &[&str]) -> (Mux, Arc<dyn FileServer>) {
     let root = Local::scratch("root", Arc::new(Ram::new(1 << 20)), Core::default());
     let mux = Mux::new(root, nine_servers::disk::names());
@@ -63,7 +63,7 @@ async fn make(root: &File, path: &str, perm: u32) {
             file.write(0, name.as_bytes()).await.expect("written");
         }
     }
-    // Whatever the umask is.
+    // Independent of the umask.
     chmod(root, path, perm).await;
 }
 
@@ -87,7 +87,7 @@ async fn list(root: &File, path: &str) -> Result<usize, Errno> {
     Ok(count)
 }
 
-/// The same tree at a file server, judged by modes alone.
+/// Checks the same tree at a file server that uses modes only.
 async fn judged(env: rt::Real, server: Arc<dyn FileServer>) {
     let own = root(env, &server, Anonymous::Trusted).await;
     chmod(&own, "", 0o755).await;
@@ -125,16 +125,16 @@ async fn judged(env: rt::Real, server: Arc<dyn FileServer>) {
         assert_eq!(list(&other, path).await, Err(Errno::EACCES), "{path}");
         assert!(list(&all, path).await.is_ok(), "{path}");
     }
-    // How a file looks may be asked where a walk leads to it.
+    // Attributes can be read for any file that a walk reaches.
     let stat = async |path| other.walk_attr(path, GetMask::BASIC).await.map(|(_, attr)| attr.mode & 0o777);
     assert_eq!(stat("open.d/secret").await.expect("its directory is open"), 0o640);
     assert_eq!(stat("closed.d/f").await.unwrap_err().errno(), Errno::EACCES);
     assert_eq!(read(&other, "open.d/none").await, Err(Errno::ENOENT));
     assert!(other.walk("open.d/f/none").await.is_err());
-    // The changes of a tree name all of its files.
+    // A change file names all files of a tree.
     let walked = other.walk(nine_io::changes::NAME).await.map(drop);
     assert!(walked.is_err_and(|error| matches!(error.errno(), Errno::EACCES | Errno::ENOENT)));
-    // Each attach and each dialect finds the same.
+    // Each attach and each dialect gives the same result.
     for dialect in [Dialect::L, Dialect::U, Dialect::P2000] {
         let client = client(env, server.clone(), Anonymous::AsOther, dialect).await;
         let attach = async |aname| client.attach("root", 0, aname).await;
@@ -146,7 +146,7 @@ async fn judged(env: rt::Real, server: Arc<dyn FileServer>) {
         assert_eq!(read(&root, "open.d/f").await, Ok(b"f".to_vec()));
         assert!(root.create("x", OpenFlags::WRITE, 0o666, NOGID).await.is_err());
     }
-    // What is changed counts from the next request on.
+    // A change of modes applies from the next request on.
     chmod(&own, "closed.d", 0o755).await;
     assert_eq!(read(&other, "closed.d/f").await, Ok(b"f".to_vec()));
     chmod(&own, "", 0o700).await;
@@ -192,11 +192,11 @@ fn a_union_lets_others_in_if_all_of_its_members_do() {
     .expect("a runtime");
 }
 
-/// Directories in directories, which answer from another thread, and count their nodes.
+/// Nested directories that answer from another thread, and count their nodes.
 #[derive(Default)]
 struct Slow {
     nodes: Arc<AtomicIsize>,
-    /// Questions about [`STUCK`], which wait to be taken back.
+    /// Requests for [`STUCK`], which wait for cancellation.
     stuck: Mutex<HashMap<ReqId, Later>>,
 }
 
@@ -282,7 +282,7 @@ fn checks_that_wait_leave_no_file_behind_and_can_be_cancelled() {
         drop(there.open_here(OpenFlags::READ).await.expect("opened"));
         assert_eq!(root.walk("d/closed/f").await.map(drop).unwrap_err().errno(), Errno::EACCES);
         assert!(root.walk("d/closed").await.is_ok());
-        // The walk waits at `stuck`, is taken back, and the next request is served.
+        // The walk waits at `stuck`, is cancelled, and the next request is served.
         let seen = async {
             while slow.stuck.lock().unwrap().is_empty() {
                 env.sleep_until(env.now()).await;

@@ -1,7 +1,7 @@
-//! Clients at work on one RAM tree, in every dialect, over links that delay and cut; judged by a tree of maps.
+//! Clients that work on one RAM tree, in every dialect, over links that delay and break; checked with a tree of maps.
 //!
-//! Each client works in a directory of its own, so that the oracle knows what must be there; reads are taken back at
-//! random moments, and when all have gone nothing may be left: no fid, no request, no task, no byte on loan.
+//! Each client works in its own directory, so that the oracle knows the expected contents. Reads are cancelled at
+//! random moments. When all clients are gone, nothing may be left: no fid, no request, no task, no borrowed byte.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use nine_proto::{Dialect, Errno, GetMask, NOGID, NOUID, OpenFlags, SetAttr};
 use nine_servers::Ram;
 use nine_sim::{Rng, Shape, SimEnv, World, link, seeds};
 
-/// What must be in a client's directory.
+/// Expected contents of a client's directory.
 type Oracle = BTreeMap<Vec<u8>, Entry>;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -40,7 +40,7 @@ fn every_dialect_keeps_the_tree_that_the_oracle_keeps() {
     }
 }
 
-/// The link breaks at some byte: every call ends with an error that says so, and nothing is left on either side.
+/// The link breaks at some byte: every call fails with a fitting error, and nothing is left on either side.
 #[test]
 fn a_link_that_breaks_ends_every_call_and_leaves_nothing() {
     for seed in seeds(60) {
@@ -103,7 +103,7 @@ fn world(seed: u64, dialect: Dialect) {
                 let root = client.attach("u", NOUID, "").await.unwrap();
                 work(&env, &root, format!("client{i}").as_bytes(), &mut rng).await;
             }
-            // Orphans and clunks in the background.
+            // Orphans and background clunks.
             while client.fids() > 0 || client.under_way().0 > 0 {
                 env.sleep_until(env.now() + Duration::from_millis(10)).await;
             }
@@ -120,7 +120,7 @@ fn world(seed: u64, dialect: Dialect) {
     assert_eq!((world.tasks(), service.core.connected(), service.core.borrowed()), (0, 0, 0));
 }
 
-/// What went wrong, for the message of a failed assertion.
+/// Returns the errno of a result, for the message of a failed assertion.
 fn errno(result: Result<impl Sized, Error>) -> Option<Errno> {
     match result {
         Ok(_) => None,
@@ -187,7 +187,7 @@ async fn step(env: &SimEnv, dir: &File, oracle: &mut Oracle, rng: &mut Rng) {
             oracle.insert(new, entry);
         }
         _ => {
-            // Taken back at some moment of its life: it must leave nothing behind.
+            // Cancelled at some moment. It must leave nothing behind.
             let patience = env.now() + Duration::from_micros(rng.below(200_000) as u64);
             let mut timer = env.sleep_until(patience);
             let mut read = pin!(async {
@@ -206,7 +206,7 @@ async fn step(env: &SimEnv, dir: &File, oracle: &mut Oracle, rng: &mut Rng) {
     }
 }
 
-/// Names, kinds, lengths and contents.
+/// Checks names, types, lengths and contents.
 async fn check(dir: &File, oracle: &Oracle) {
     let mut names = Vec::new();
     let mut entries = dir.read_dir().await.unwrap();

@@ -1,5 +1,5 @@
-//! Initiators and a target on Ethernets of chance: frames are lost, doubled, late and forged, paths are cut and come
-//! back, the target starts anew with and without the machine below it; and every acknowledged write is there.
+//! Initiators and a target on two faulty Ethernets: frames are lost, duplicated, late and forged, paths are cut and
+//! return, and the target restarts with or without a reboot of its machine. Every acknowledged write must be there.
 
 mod oracle;
 mod wire;
@@ -35,7 +35,7 @@ fn has_ended(wire: &mut Wire, oracle: &mut Oracle) -> bool {
     oracle.under_way() == 0
 }
 
-/// All is well from now on: what waits ends, and all sectors are as they may be.
+/// Removes all faults: pending operations end, and all sectors have allowed contents.
 fn ends_well(wire: &mut Wire, oracle: &mut Oracle) {
     let seed = oracle.seed;
     wire.faults = Faults::default();
@@ -49,7 +49,7 @@ fn ends_well(wire: &mut Wire, oracle: &mut Oracle) {
     assert!(wire.until(5 * SECOND, |wire| has_ended(wire, oracle)), "seed {seed}: the last reads do not end");
     let poisoned = oracle.kinds[kinds..].iter().filter(|kind| **kind != Kind::Poisoned).count();
     assert_eq!(poisoned, 0, "seed {seed}: {:?}", oracle.kinds);
-    // Copies have their time; then nothing is left behind.
+    // Copies expire; then nothing is left.
     wire.until(3 * SECOND, |_| false);
     assert!(wire.disk.state().waiting.is_empty(), "seed {seed}");
 }
@@ -145,7 +145,7 @@ fn every_acknowledged_write_is_there_whatever_the_networks_do() {
     }
 }
 
-/// What some world must have had.
+/// Each of these must have happened in some world.
 const EVERYTHING: [&str; 25] = [
     "lost",
     "twice",
@@ -174,7 +174,7 @@ const EVERYTHING: [&str; 25] = [
     "path small",
 ];
 
-/// A wire without faults, an initiator that has found the target.
+/// Returns a wire without faults, whose initiator has found the target.
 fn found(seed: u64, patience: Duration, setup: Setup) -> (Wire, Oracle) {
     let mut wire = Wire::new(Rng::new(seed), setup, [9000, 9000], SECTORS);
     wire.plug(patience, [9000, 9000]);
@@ -182,7 +182,7 @@ fn found(seed: u64, patience: Duration, setup: Setup) -> (Wire, Oracle) {
     (wire, Oracle::new(seed, 0, SECTORS))
 }
 
-/// How the operation ends.
+/// Runs one operation, and returns its result.
 fn one(wire: &mut Wire, oracle: &mut Oracle, op: Op, at: u64) -> Result<(), Kind> {
     let failed = oracle.kinds.len();
     let count = if matches!(op, Op::Flush | Op::Look) { 0 } else { 40 };
@@ -191,7 +191,7 @@ fn one(wire: &mut Wire, oracle: &mut Oracle, op: Op, at: u64) -> Result<(), Kind
     oracle.kinds.get(failed).map_or(Ok(()), |kind| Err(*kind))
 }
 
-/// Works for so long, with so much under way.
+/// Works for this long, with this many operations in flight.
 fn works(wire: &mut Wire, oracle: &mut Oracle, depth: usize, how_long: Duration) -> u64 {
     let (done, end) = (oracle.done, wire.now + how_long);
     while wire.now < end {
@@ -217,7 +217,7 @@ fn a_path_that_is_cut_is_no_error_and_carries_its_part_two_seconds_after_its_ret
         let before = works(&mut wire, &mut oracle, 8, SECOND / 20);
         happened(&mut wire);
         wire.faults.cut = [true, false];
-        // Where all that is under way is held, because copies of writes may still come, nothing is sent for a while.
+        // If copies of writes may still arrive, all operations may be held, and nothing is sent for a while.
         let mut events = Vec::new();
         for _ in 0..10 {
             works(&mut wire, &mut oracle, 8, SECOND / 2);
@@ -265,7 +265,7 @@ fn what_vanishes_is_down_when_patience_ends_and_is_up_again_when_it_comes_back()
     wire.faults.cut = [false; 2];
     assert!(wire.until(2 * SECOND, |wire| *wire.initiators[0].state() == State::Up));
     assert_eq!(one(&mut wire, &mut oracle, Op::Read, 0), Ok(()));
-    // What nobody has ever seen is down, too, and so is what waits for it.
+    // A target that was never seen is down, too, and operations that wait for it fail.
     let mut wire = Wire::new(Rng::new(1), setup(), [1500; 2], SECTORS);
     wire.faults.cut = [true; 2];
     wire.plug(5 * SECOND, [1500; 2]);
@@ -274,7 +274,7 @@ fn what_vanishes_is_down_when_patience_ends_and_is_up_again_when_it_comes_back()
     assert!(wire.now < 6 * SECOND, "{:?}", wire.now);
 }
 
-/// What the target says to a list of addresses that is to have it.
+/// Sends a reserve request with the initiator's addresses. Returns the target's error code.
 fn reserve(wire: &mut Wire, who: usize, what: u8) -> Option<u8> {
     let macs = wire.cards[who].iter().map(|card| card.mac).collect();
     let (told, answer) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(None)));
@@ -306,7 +306,7 @@ fn who_has_not_reserved_it_is_told_so_and_nothing_of_his_is_written() {
         assert_eq!(one(&mut wire, &mut other, Op::Flush, 0), Err(Kind::Reserved));
         assert_eq!(one(&mut wire, &mut other, Op::Look, 0), Ok(()));
         works(&mut wire, &mut mine, 4, SECOND / 10);
-        // What is under way when another takes it by force is done or told.
+        // Operations in flight when another initiator reserves by force are done or fail.
         works(&mut wire, &mut mine, 4, SECOND / 100);
         assert_eq!(reserve(&mut wire, 1, 2), None);
         wire.until(30 * SECOND, |wire| has_ended(wire, &mut mine));
@@ -330,7 +330,8 @@ fn a_smaller_disk_is_noticed_and_another_one_is_refused_until_the_first_is_back(
     wire.disk.state().sectors = 700;
     assert_eq!(one(&mut wire, &mut oracle, Op::Look, 0), Ok(()));
     assert_eq!(wire.initiators[0].shape().sectors, 700);
-    // It says who it is when it starts, before anything is sent to it; what waits fails, and nothing is written.
+    // After its start the target must identify itself before other frames are sent. The pending operation fails, and
+    // nothing is written.
     wire.setup.serial = "another".into();
     wire.restart(false);
     wire.until(SECOND / 10, |_| false);
@@ -351,7 +352,7 @@ fn another_disk_behind_a_silence_is_noticed_before_it_is_written() {
     wire.until(SECOND, |_| false);
     wire.setup.serial = "another".into();
     wire.restart(false);
-    // Nobody has heard its first words.
+    // The announcement of its start is lost.
     while wire.target.as_mut().expect("it runs").transmit().is_some() {}
     wire.faults.cut = [false; 2];
     assert!(wire.until(5 * SECOND, |wire| has_ended(wire, &mut oracle)));

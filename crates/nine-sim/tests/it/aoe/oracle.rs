@@ -1,9 +1,9 @@
-//! What a disk may answer: it knows each write, and which of them were acknowledged and flushed.
+//! The oracle: the allowed answers of a disk. It knows each write, and which of them were acknowledged and flushed.
 //!
-//! A sector has its own number and that of the write in it, 32 times. Writes under way never overlap, so those of a
-//! sector have an order. A read may find the last that was acknowledged, or one that was begun since and has not ended
-//! well; after a crash it may find any since the last that a flush has covered. A flush that ends well covers what was
-//! acknowledged before it began, crash or no crash; one that ends as poisoned has told of all that is lost.
+//! A sector contains its own number and that of its write, 32 times. In-flight writes never overlap, so the writes of a
+//! sector have an order. A read may find the last acknowledged write, or one that began later and has not succeeded.
+//! After a crash it may find any write since the last flushed one. A successful flush covers the writes acknowledged
+//! before it began, even across a crash. A flush that fails as poisoned reports all losses.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,23 +18,23 @@ use crate::aoe::wire::Wire;
 type Floors = BTreeMap<u64, u64>;
 type Over = (u64, Result<Bytes>);
 
-/// See the module.
+/// See the file head.
 pub struct Oracle {
     pub seed: u64,
     who: usize,
     sectors: u64,
     next: u64,
-    /// By sector: writes older than these are gone; these are durable.
+    /// By sector: older writes than `floor` are overwritten; writes up to `flushed` are durable.
     floor: Floors,
     flushed: Floors,
-    /// What a flush must make durable.
+    /// Writes that a flush must make durable.
     acked: Floors,
     under_way: BTreeMap<u64, Op_>,
     over: Arc<Mutex<Vec<Over>>>,
     pub kinds: Vec<Kind>,
     pub done: u64,
     pub flushes: u64,
-    /// Longest an operation took.
+    /// Longest duration of an operation.
     pub longest: Duration,
 }
 
@@ -43,9 +43,9 @@ struct Op_ {
     op: Op,
     at: Range<u64>,
     begun: Duration,
-    /// What a read may find at least, what a flush covers.
+    /// The oldest write that a read may find; the writes that a flush covers.
     floor: Floors,
-    /// The machine has started anew meanwhile.
+    /// The machine has rebooted since the start of the operation.
     crashed: bool,
 }
 
@@ -72,7 +72,7 @@ impl Oracle {
         self.under_way.len()
     }
 
-    /// Begins something, by chance.
+    /// Submits a random operation.
     pub fn begin(&mut self, wire: &mut Wire) {
         let count = if wire.rng.one_in(4) { 1 + wire.rng.below(60) } else { 1 + wire.rng.below(8) } as u64;
         let at = wire.rng.below((self.sectors - count) as usize) as u64;
@@ -117,7 +117,7 @@ impl Oracle {
         wire.initiators[self.who].submit(wire.now, io);
     }
 
-    /// What was not flushed may be lost.
+    /// Records a crash: unflushed writes may be lost.
     pub fn crash(&mut self) {
         self.floor = self.flushed.clone();
         self.under_way.values_mut().for_each(|other| other.crashed = true);
@@ -128,7 +128,7 @@ impl Oracle {
         }
     }
 
-    /// Judges what is over.
+    /// Checks the completed operations.
     pub fn judge(&mut self, wire: &Wire) {
         let over = std::mem::take(&mut *self.over.lock().expect("no panic while it is held"));
         for (id, result) in over {

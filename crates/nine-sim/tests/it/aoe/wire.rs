@@ -1,4 +1,4 @@
-//! Two Ethernets that lose, double and delay frames, are cut and come back; and what is on them.
+//! Two Ethernets that lose, duplicate and delay frames, are cut and return; and the cards on them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,22 +15,22 @@ use nine_sim::Rng;
 pub const US: Duration = Duration::from_micros(1);
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// What happens to frames: one in so many, 0 is never.
+/// Faults: one in so many frames; 0: never.
 #[derive(Clone, Copy, Default)]
 pub struct Faults {
     pub lost: usize,
     pub twice: usize,
-    /// Arrives up to `late_by` later.
+    /// Up to `late_by` late.
     pub late: usize,
     pub late_by: Duration,
-    /// An answer comes again, much later, or with another sector, or from a stranger.
+    /// An answer arrives again, much later, or with another sector, or from an unknown address.
     pub forged: usize,
-    /// By network: nothing comes through, nothing larger than a standard frame does.
+    /// By network: all frames are lost; frames larger than standard are lost.
     pub cut: [bool; 2],
     pub small: [bool; 2],
 }
 
-/// How often each happened.
+/// How often each fault occurred.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Happened {
     pub lost: u64,
@@ -41,7 +41,8 @@ pub struct Happened {
     pub small: u64,
 }
 
-/// Sectors that are written whole, kept until they are flushed, and lost by chance when the machine starts anew.
+/// A disk that writes sectors atomically, caches them until a flush, and randomly loses unflushed ones when the machine
+/// reboots.
 pub struct Disk {
     state: Mutex<DiskState>,
 }
@@ -70,7 +71,7 @@ impl Disk {
         self.state.lock().expect("no panic while it is held")
     }
 
-    /// Does one of the operations that wait.
+    /// Executes one pending operation.
     pub fn step(&self, rng: &mut Rng) {
         let mut state = self.state();
         if state.waiting.is_empty() {
@@ -83,7 +84,7 @@ impl Disk {
         io.end(result);
     }
 
-    /// The machine starts anew: what is under way is done or not, what was not flushed is there or not.
+    /// Reboots the machine: pending operations are executed or not, unflushed writes survive or not.
     pub fn crash(&self, rng: &mut Rng) {
         self.stop(rng);
         let mut state = self.state();
@@ -99,7 +100,7 @@ impl Disk {
         }
     }
 
-    /// The program starts anew: what is under way is done or not.
+    /// Restarts the program: pending operations are executed or not.
     pub fn stop(&self, rng: &mut Rng) {
         let mut state = self.state();
         for io in std::mem::take(&mut state.waiting) {
@@ -154,7 +155,7 @@ impl Device for Disk {
     }
 }
 
-/// What is on the networks. Interface `n` of each is on network `n`.
+/// The networks and everything on them. Interface `n` of each card set is on network `n`.
 pub struct Wire {
     pub now: Duration,
     pub rng: Rng,
@@ -204,7 +205,7 @@ impl Wire {
         }
     }
 
-    /// An initiator with a card on each network; its number.
+    /// Adds an initiator with a card on each network. Returns its number.
     pub fn plug(&mut self, patience: Duration, mtus: [usize; 2]) -> usize {
         let cards = interfaces(self.initiators.len() as u8 + 1, mtus);
         let seed = self.rng.bits();
@@ -214,8 +215,8 @@ impl Wire {
         self.initiators.len() - 1
     }
 
-    /// The target starts anew; `crashes`: with the machine below it. That takes longer than a frame may be late: who
-    /// forgets what it has done must not find it on its way.
+    /// Restarts the target; `crashes`: with a reboot of its machine. A restart takes longer than frames may be late,
+    /// because a target that has forgotten its writes must not receive copies of them.
     pub fn restart(&mut self, crashes: bool) {
         self.coming.retain(|_, frame| self.ports.iter().all(|card| card.mac != frame.to));
         if crashes {
@@ -247,13 +248,13 @@ impl Wire {
             self.happened.forged += 1;
             let (mut forged, mut from, mut late) = (bytes.clone(), from, 0);
             match self.rng.below(4) {
-                // It comes again, very late.
+                // It arrives again, very late.
                 0 => late = 5_000_000,
-                // Of another sector.
+                // With another sector.
                 1 => forged[14] ^= 0x10,
-                // Of a stranger, with other data.
+                // From an unknown address, with other data.
                 2 => (from, forged[22]) = (Mac([6; 6]), forged[22] ^ 1),
-                // With a tag that is guessed.
+                // With a guessed tag.
                 _ => (forged[9], forged[22]) = (forged[9] ^ 1, forged[22] ^ 1),
             }
             self.arrives(net, from, to, forged, late);
@@ -278,7 +279,7 @@ impl Wire {
         self.carry(port, cards[port].mac, to, [&head[..], &data].concat());
     }
 
-    /// Everything that can happen now; then on to what happens next, at `until` at the latest.
+    /// Processes everything that is due, then advances to the next event, at most to `until`.
     pub fn step(&mut self, until: Duration) {
         while let Some(out) = self.target.as_mut().and_then(Target::transmit) {
             self.leave(&self.ports.clone(), out);
@@ -330,7 +331,7 @@ impl Wire {
         }
     }
 
-    /// Goes on until it is so, or the time has passed: whether it is.
+    /// Continues until the condition holds or the time has passed. Returns whether it holds.
     pub fn until(&mut self, within: Duration, mut is: impl FnMut(&mut Self) -> bool) -> bool {
         let end = self.now + within;
         loop {

@@ -1,6 +1,6 @@
-//! Canaries: devices that lie. If no world notices, the worlds are worth nothing.
+//! Canaries: devices that violate their contract. If no world detects them, the worlds prove nothing.
 //!
-//! In: a lie, told under c or under w. Out: how many worlds of some have found it out; none is a failure.
+//! In: a violation, under c or under w. Out: the number of worlds that detected it. None is a failure.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,12 +14,12 @@ use nine_block::{Device, Io, Op, Shape};
 use crate::archive::cuts::goes;
 use crate::archive::world::Wrap;
 
-/// Worlds in which a lie is told.
+/// Number of worlds per violation.
 const WORLDS: u64 = 12;
-/// One write in so many is not done.
+/// One write in so many is not executed.
 const LOST: u64 = 50;
 
-/// What is said to be done, and is not.
+/// The operation that is reported as done but is not.
 #[derive(Clone, Copy)]
 enum Lie {
     Flush,

@@ -1,6 +1,7 @@
-//! A client at work in its directory, one operation after the other; and what reads trees.
+//! A client that works in its own directory, one operation at a time; and functions that read trees.
 //!
-//! In: chance. Out: requests, and to the oracle what they change. What is read while it works is compared at once.
+//! In: random numbers. Out: requests, and their effects for the oracle. Data that it reads meanwhile is compared at
+//! once.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,21 +14,21 @@ use nine_sim::Rng;
 use crate::archive::model::{Kind, Node, Tree, bytes};
 use crate::archive::oracle::{DIRS, Oracle};
 
-/// Names of a directory.
+/// Names in a directory.
 const NAMES: [&str; 9] =
     ["a", "b", "c", "d", "e", "f", "g", "a-name-that-is-somewhat-longer-than-others", "z"];
-/// Directories in a client's.
+/// Directories within a client's directory.
 const INNER: [&str; 4] = ["", "dir", "dir/deep", "other"];
 
-/// What is there from the beginning.
+/// A directory that exists from the start.
 const ADM: &str = "adm";
 
-/// What may happen to requests.
+/// Allowed failures of requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allowed {
-    /// There may be no room.
+    /// There may be no space.
     pub full: bool,
-    /// Devices fail.
+    /// Devices may fail.
     pub failing: bool,
 }
 
@@ -37,10 +38,10 @@ pub struct Worker {
     pub oracle: Rc<Oracle>,
     pub rng: Rng,
     pub allowed: Allowed,
-    /// The largest write, bytes.
+    /// Maximum length of a write in bytes.
     pub most: usize,
     pub held: Vec<(File, u64)>,
-    /// Times that there was no room.
+    /// How often there was no space.
     pub full: u64,
     pub failed: bool,
 }
@@ -72,7 +73,7 @@ impl Worker {
         most[self.rng.below(4)].min(self.most)
     }
 
-    /// One that is there, of this kind.
+    /// Returns a random existing path of a matching file.
     fn some(&mut self, tree: &Tree, is: impl Fn(&Node) -> bool) -> Option<String> {
         let all: Vec<_> = tree
             .names
@@ -82,7 +83,7 @@ impl Worker {
         (!all.is_empty()).then(|| all[self.rng.below(all.len())].clone())
     }
 
-    /// A path that may be there or not, in a directory that is.
+    /// Returns a path in an existing directory. The file may exist or not.
     fn any(&mut self, tree: &Tree) -> String {
         let dirs: Vec<_> =
             INNER.iter().filter(|dir| tree.get(dir).is_some_and(|node| node.kind == Kind::Dir)).collect();
@@ -90,7 +91,7 @@ impl Worker {
         if dir.is_empty() { name.into() } else { format!("{dir}/{name}") }
     }
 
-    /// So many operations, with pauses up to so long.
+    /// Runs this many operations, with random pauses.
     pub async fn works(mut self, env: &impl Env, count: usize, pause: Duration) -> Self {
         let most = pause.as_micros() as usize;
         for _ in 0..count {
@@ -110,7 +111,7 @@ impl Worker {
         self
     }
 
-    /// Writes until there is no room; whether that came.
+    /// Writes until there is no space. Returns whether that happened.
     pub async fn fills(&mut self, writes: usize) -> Result<bool> {
         let before = self.full;
         for _ in 0..writes {
@@ -127,7 +128,7 @@ impl Worker {
         Ok(false)
     }
 
-    /// Removes so many, one after the other.
+    /// Removes this many files, one after the other.
     pub async fn clears(&mut self, count: usize) -> Result<()> {
         self.held.clear();
         for _ in 0..count {
@@ -137,7 +138,7 @@ impl Worker {
         Ok(())
     }
 
-    /// An operation that changes the tree to this one.
+    /// Runs an operation that changes the tree to this one.
     async fn changes<T>(
         &mut self,
         tree: Tree,
@@ -188,7 +189,7 @@ impl Worker {
                 if tree.get(&path).is_some() {
                     return Ok(());
                 }
-                // Some are longer than what is an item of the tree.
+                // Some link targets are longer than an item of the tree.
                 let most = if self.rng.below(4) == 0 { 2047 } else { 40 };
                 let target = "x/".repeat(1 + self.rng.below(most));
                 tree.make(&path, Node::new(Kind::Link, 0o777, target.clone().into()));
@@ -448,7 +449,7 @@ impl Worker {
     }
 }
 
-/// All that is below a directory, which is not open. Where devices fail, what cannot be read is a hole.
+/// Reads everything below an unopened directory. If devices fail, unreadable files become holes.
 pub async fn reads(root: &File, failing: bool) -> Result<Tree> {
     let mut tree = Tree::default();
     let mut todo = vec![String::new()];

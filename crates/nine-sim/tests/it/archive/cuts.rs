@@ -1,4 +1,4 @@
-//! Cuts: also while an archive is made, and while it is opened again.
+//! Power cuts, also while an archive is created or opened again.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,33 +18,33 @@ use crate::archive::oracle::{DIRS, Oracle};
 use crate::archive::said::Said;
 use crate::archive::world::{MS, Mains, Running, Site, Worm, reads_dumps};
 
-/// Worlds of a usual run.
+/// Number of worlds in a usual run.
 const WORLDS: u64 = 40;
-/// Clients that work so long wait for what never comes.
+/// A client that works this long hangs.
 const HANGS: Duration = Duration::from_secs(3600);
 
-/// What the worlds have seen.
+/// Statistics of the worlds.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub worlds: u64,
-    /// Cuts, by what was going on.
+    /// Cuts, by activity.
     pub cuts: BTreeMap<&'static str, u64>,
     pub fates: BTreeMap<Fate, u64>,
     pub worms: BTreeMap<Worm, u64>,
     pub syncs: u64,
     pub dumps: u64,
-    /// Dumps that were read, and that nobody had answered.
+    /// Dumps that were read; dumps that exist but were never acknowledged.
     pub dump_reads: u64,
     pub unanswered: u64,
-    /// Operations that were done when the power went, and of those the ones that were not there afterwards.
+    /// Operations completed before a cut; those of them that were missing afterwards.
     pub operations: u64,
     pub full: u64,
     pub closed: u64,
-    /// Cuts while a dump was on its way to w, and something of it was being written there.
+    /// Cuts while a dump was being written to w.
     pub copying: u64,
-    /// Starts that have not taken the last commit, as it was not whole.
+    /// Starts that rejected the last commit because it was incomplete.
     pub not_whole: u64,
-    /// Times that all was looked at and found to be right.
+    /// Number of successful complete checks.
     pub checks: u64,
     pub disks: Counts,
 }
@@ -60,7 +60,7 @@ impl Seen {
     }
 }
 
-/// Prints how to have the world again, if it ends in a panic.
+/// On a panic, prints how to replay the world.
 pub struct Says<'a>(pub u64, pub &'a str);
 
 impl Drop for Says<'_> {
@@ -71,7 +71,7 @@ impl Drop for Says<'_> {
     }
 }
 
-/// Few more often than many.
+/// Returns a random number of steps. Small numbers are more likely.
 fn some_steps(rng: &mut Rng) -> u64 {
     let bits = 2 + rng.below(11);
     rng.below(1 << bits) as u64
@@ -103,7 +103,7 @@ pub fn goes(seed: u64, seen: Rc<RefCell<Seen>>, prepare: impl FnOnce(&mut Site, 
     });
 }
 
-/// An archive is made; sometimes the power goes meanwhile, and it is made once more.
+/// Creates an archive. In some worlds the power is cut meanwhile, and it is created again.
 async fn makes(site: &mut Site, rng: &mut Rng, seen: &RefCell<Seen>) {
     site.makes_worm().await;
     if matches!(site.worm, Worm::Plain | Worm::InPlace) && rng.one_in(3) {
@@ -125,13 +125,13 @@ async fn makes(site: &mut Site, rng: &mut Rng, seen: &RefCell<Seen>) {
         }
     }
     site.mains.lasts(None);
-    // As in `ninefold`: a new identity, so that the journal of the first one is not replayed.
+    // As in `ninefold`: a new identity, so that the first one's journal is not replayed.
     site.ream.identity = std::array::from_fn(|_| rng.below(256) as u8);
     let (c, w) = site.devices().await.expect("they are there");
     Archive::ream(c, w, &site.ream, &site.settings).await.expect("it is made");
 }
 
-/// It is opened and judged, and clients work until the power goes.
+/// Opens and checks the archive. Then clients work until the power is cut.
 async fn lives(site: &mut Site, rng: &mut Rng, oracle: &Rc<Oracle>, seen: &Rc<RefCell<Seen>>) {
     let mains = site.mains.clone();
     looks(site, seen).await;
@@ -169,7 +169,7 @@ async fn lives(site: &mut Site, rng: &mut Rng, oracle: &Rc<Oracle>, seen: &Rc<Re
             }
         },
         Some(()) => {
-            // What goes on by itself goes on for a while.
+            // Background work continues for a while.
             let rest = MS * (1 << rng.below(15));
             let rested = mains.with(site.env.sleep_until(site.env.now() + rest)).await;
             if rested.is_some() {
@@ -183,14 +183,14 @@ async fn lives(site: &mut Site, rng: &mut Rng, oracle: &Rc<Oracle>, seen: &Rc<Re
     running.life.ends();
 }
 
-/// What is there now is whole.
+/// Checks that the present contents are complete and consistent.
 async fn looks(site: &Site, seen: &RefCell<Seen>) {
     let checked = site.checks().await;
     checked.unwrap_or_else(|wrong| panic!("it is not whole: {wrong}\n{}", site.power.log()));
     seen.borrow_mut().checks += 1;
 }
 
-/// The same of an archive at work.
+/// The same for a running archive.
 async fn is_whole(site: &Site, running: &Running, seen: &RefCell<Seen>) {
     for _ in 0..20 {
         match running.archive.check(Depth::Dumps).await {
@@ -199,7 +199,7 @@ async fn is_whole(site: &Site, running: &Running, seen: &RefCell<Seen>) {
                 seen.borrow_mut().checks += 1;
                 return;
             }
-            // A scrub is under way, or the moment could not be held.
+            // A scrub is running, or the state could not be held still.
             Err(error) => assert_eq!(error.errno, Errno::EBUSY, "{error:?}"),
         }
         site.env.sleep_until(site.env.now() + Duration::from_secs(1)).await;
@@ -207,7 +207,7 @@ async fn is_whole(site: &Site, running: &Running, seen: &RefCell<Seen>) {
     panic!("it could never be checked");
 }
 
-/// Clients, somebody at the console, and a reader of dumps.
+/// Runs clients, a user of the console, and a reader of dumps.
 async fn work(site: &Site, running: &Running, rng: &mut Rng, oracle: &Rc<Oracle>, seen: &Rc<RefCell<Seen>>) {
     let clients = 1 + rng.below(DIRS.len());
     let left = Rc::new(std::cell::Cell::new(clients));
@@ -283,7 +283,7 @@ async fn work(site: &Site, running: &Running, rng: &mut Rng, oracle: &Rc<Oracle>
     }
 }
 
-/// In the end all is well: everything comes to w, and stays as it is.
+/// In the end, without faults: everything reaches w, and stays unchanged.
 async fn settles(site: &mut Site, rng: &mut Rng, oracle: &Rc<Oracle>, seen: &RefCell<Seen>) {
     site.mains.lasts(None);
     site.pace.set(50);
@@ -325,7 +325,7 @@ async fn settles(site: &mut Site, rng: &mut Rng, oracle: &Rc<Oracle>, seen: &Ref
     seen.borrow_mut().closed += 3;
 }
 
-/// All dumps come to w; where it has something else, after a while.
+/// Waits until all dumps are on w. Some worms need several attempts.
 pub async fn comes_to_worm(site: &Site, running: &Running) {
     for _ in 0..20 {
         match running.archive.copied().await {
@@ -339,7 +339,7 @@ pub async fn comes_to_worm(site: &Site, running: &Running) {
 }
 
 impl Seen {
-    /// Nothing that the worlds are for has never happened.
+    /// Checks that every event that the worlds are meant to cover has occurred.
     fn has_all(&self) {
         for when in ["ream", "open", "judge", "work", "close", "closed", "idle"] {
             assert!(self.cuts.contains_key(when), "no cut came at {when:?}");
@@ -368,7 +368,7 @@ impl Seen {
     }
 }
 
-/// The same on devices that are made of others, members of which go and come back.
+/// The same on composed devices whose members leave and return.
 #[test]
 fn a_cut_leaves_one_moment_on_every_device_expression() {
     let (seen, all) = (Rc::new(RefCell::new(Seen::default())), Rc::new(RefCell::new(Vec::new())));
@@ -376,7 +376,7 @@ fn a_cut_leaves_one_moment_on_every_device_expression() {
         let all = all.clone();
         goes(seed, seen.clone(), move |site, rng| {
             let may = [site.worm != Worm::InPlace, matches!(site.worm, Worm::Plain | Worm::InPlace)];
-            // Each part of them is an eighth.
+            // Each of their parts is an eighth.
             site.c.grow(256 << 11);
             site.w.grow(1024 << 11);
             site.made = may.map(|may| may.then(|| DeviceExpression::new(rng)));
@@ -404,7 +404,7 @@ fn a_cut_leaves_one_moment_and_loses_nothing_that_was_answered() {
     let seen = &mut *seen.borrow_mut();
     seen.not_whole = said.not_whole();
     println!("{} cuts: {seen:#?}", seen.all_cuts());
-    // What is rare comes among many only.
+    // Rare events occur only in a large number of worlds.
     if seen.worlds >= 5 * WORLDS.max(40) {
         seen.has_all();
     }

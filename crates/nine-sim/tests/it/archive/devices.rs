@@ -1,7 +1,7 @@
-//! Generated device expressions for c and w, over parts of a disk, some of them reached over an Ethernet; members of
-//! mirrors fail and come back.
+//! Random device expressions for c and w, over parts of a disk, some of them reached through an Ethernet. Members of
+//! mirrors fail and return.
 //!
-//! In: chance. Out: devices and their drivers. At most one member of each expression is away at a time.
+//! In: random numbers. Out: devices and their drivers. At most one member of each expression is away at a time.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,31 +14,31 @@ use nine_sim::Rng;
 use crate::archive::far::PartEthernet;
 use crate::archive::world::{Life, MS};
 
-/// Parts of a disk.
+/// Number of parts of a disk.
 const PARTS: usize = 8;
-/// Sectors of a block of partitions and joins: at least that of an archive.
+/// Block size of partitions and joins, in sectors: at least that of an archive.
 const BLOCK: u32 = 32;
 
-/// An expression over the parts of a disk, `d0` to `d7`; `e0` to `e7` are the same over an Ethernet.
+/// An expression over the parts of a disk, `d0` to `d7`; `e0` to `e7` are the same parts through an Ethernet.
 pub struct DeviceExpression {
     pub text: String,
-    /// Mirrors and their labels are there.
+    /// Mirrors and their labels were created.
     is_made: bool,
-    /// A part that may be away.
+    /// The part that may be away.
     away: Option<AwayMember>,
-    /// The device that was built last.
+    /// The most recently built device.
     device: Option<Arc<dyn Device>>,
-    /// Parts that are in it.
+    /// Number of parts in the expression.
     parts: usize,
     start: Start,
-    /// The Ethernet of this life, and chance for the next.
+    /// The Ethernet of this life, and the random stream for the next.
     ether: Option<PartEthernet>,
     rng: Rng,
-    /// How often a member went.
+    /// How often a member went away.
     pub losses: Arc<AtomicU64>,
 }
 
-/// A part that may be away: it fails, or its cable is out.
+/// A part that may be away: it fails, or its cable is unplugged.
 #[derive(Clone)]
 struct AwayMember {
     part: usize,
@@ -46,7 +46,7 @@ struct AwayMember {
     is_away: Arc<AtomicBool>,
 }
 
-/// A part, which may fail.
+/// A part that may fail.
 struct Member {
     of: Part,
     away: Arc<AtomicBool>,
@@ -69,8 +69,8 @@ impl Device for Member {
     }
 }
 
-/// An expression of this depth; each part is in it once. `mirrored` gets each part that is the second member of a
-/// mirror with labels: a member of `bare{}` that misses a write stays wrong.
+/// Returns an expression of this depth that uses each part once. `mirrored` receives each part that is the second
+/// member of a mirror with labels. A member of `bare{}` would stay wrong after a missed write.
 fn expression(rng: &mut Rng, depth: usize, next: &mut usize, mirrored: &mut Vec<usize>) -> String {
     if depth == 0 {
         *next += 1;
@@ -88,7 +88,7 @@ fn expression(rng: &mut Rng, depth: usize, next: &mut usize, mirrored: &mut Vec<
             let first = inner(rng, next);
             let from = *next;
             let second = expression(rng, depth - 1, next, mirrored);
-            // One that is of one part goes as a whole.
+            // A member that consists of one part can leave as a whole.
             mirrored.extend((*next == from + 1).then_some(from));
             format!("{{{first}{second}}}")
         }
@@ -119,7 +119,7 @@ impl DeviceExpression {
         made
     }
 
-    /// The same expression, with the same members.
+    /// Returns the same expression with the same members.
     pub fn copy(&self) -> Self {
         let (text, away, device) = (self.text.clone(), self.away.clone(), self.device.clone());
         let (ether, rng, losses) = (self.ether.clone(), self.rng.clone(), self.losses.clone());
@@ -136,7 +136,8 @@ impl DeviceExpression {
         }
     }
 
-    /// One none of whose members goes, and one of its parts: if `of_mirror`, a member of a mirror with labels.
+    /// Returns an expression whose members do not leave, and one of its parts: if `of_mirror`, a member of a mirror
+    /// with labels.
     pub fn with_part(rng: &mut Rng, of_mirror: bool) -> (Self, usize) {
         loop {
             let mut made = Self::new(rng);
@@ -151,23 +152,23 @@ impl DeviceExpression {
         }
     }
 
-    /// The sectors of a part, on a disk of so many.
+    /// Returns the sectors of a part, on a disk with `sectors` sectors.
     pub fn part(at: usize, sectors: u64) -> Range<u64> {
         let each = sectors / PARTS as u64;
         at as u64 * each..(at as u64 + 1) * each
     }
 
-    /// Whether this part is reached over the Ethernet.
+    /// Whether this part is reached through the Ethernet.
     fn is_far(&self, part: usize) -> bool {
         self.text.contains(&format!("e{part}"))
     }
 
-    /// Its mirrors start from now on, though a member that cannot be used might be newer.
+    /// From now on the mirrors start even if an unusable member might be newer.
     pub fn starts_anyway(&mut self) {
         self.start = Start::Anyway;
     }
 
-    /// A member goes, if one may.
+    /// The member goes away, if there is one that may.
     pub fn goes(&self) {
         if let Some(member) = &self.away {
             member.is_away.store(true, Relaxed);
@@ -176,31 +177,31 @@ impl DeviceExpression {
         }
     }
 
-    /// Whether a member is away.
+    /// Whether the member is away.
     pub fn is_away(&self) -> bool {
         self.away.iter().any(|member| member.is_away.load(Relaxed))
     }
 
-    /// It is there again.
+    /// The member returns.
     pub fn comes(&self) {
         self.away.iter().for_each(|member| member.is_away.store(false, Relaxed));
         self.plugs();
     }
 
-    /// The cable of a member that has one is out while it is away.
+    /// Unplugs the cable of a member that has one while it is away, and plugs it in otherwise.
     fn plugs(&self) {
         for member in self.away.iter().filter(|member| member.has_cable) {
             self.ether.iter().for_each(|ether| ether.unplugs(member.part, self.is_away()));
         }
     }
 
-    /// How its devices are, for messages.
+    /// Returns the state of its devices, for messages.
     pub fn status(&self) -> String {
         let status = self.device.as_ref().map(|device| device.status()).unwrap_or_default();
         format!("{}\n{status}", self.text)
     }
 
-    /// The parts of that disk; those that are reached over an Ethernet, if `life` is given.
+    /// Returns the parts of that disk. If `life` is given, some are reached through an Ethernet.
     fn parts(&mut self, disk: &Arc<dyn Device>, life: Option<&Life>) -> Result<Vec<Arc<dyn Device>>> {
         let sectors = disk.shape().sectors;
         let ether = life.map(|_| PartEthernet::new(&mut self.rng));
@@ -223,7 +224,7 @@ impl DeviceExpression {
         parts
     }
 
-    /// The devices over that disk, at work where `env` is given; else they are only looked at.
+    /// Builds the devices over that disk. With `env` their drivers run; without it they are only inspected.
     pub async fn over(&mut self, disk: Arc<dyn Device>, env: Option<&Life>) -> Result<Arc<dyn Device>> {
         disk.look().await?;
         let parts = self.parts(&disk, env)?;
@@ -266,11 +267,11 @@ impl DeviceExpression {
         Ok(built.device)
     }
 
-    /// Members that are out are told to return: those of a mirror that nothing is around, or one other.
+    /// Asks absent members to return: in a mirror at the top, or in one of its two members.
     pub fn returns(&self) {
         let words: [&[&str]; 3] = [&["return", "1"], &["0", "return", "1"], &["1", "return", "1"]];
         if let Some(device) = &self.device {
-            // Most of them are no mirror's, or nobody is out.
+            // Usually there is no such mirror, or no member is out.
             words.iter().for_each(|words| drop(device.control(words)));
         }
     }

@@ -1,6 +1,6 @@
-//! Parts of a disk that are reached over an Ethernet: a target of AoE and an initiator for each.
+//! Parts of a disk that are reached through an Ethernet: one AoE target and one initiator per part.
 //!
-//! In: chance, parts. Out: devices. Cables are pulled and plugged again.
+//! In: random numbers, parts. Out: devices. Cables can be unplugged and plugged in again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,20 +15,20 @@ use nine_sim::ether::{Ether, Faults, Plug, Wire, held, mac};
 
 use crate::archive::world::Life;
 
-/// Longer than a slow disk needs for an operation, and shorter than some cables are out.
+/// Longer than an operation of a slow disk, and shorter than some cables are unplugged.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The Ethernet of one life.
 #[derive(Clone)]
 pub struct PartEthernet(Wire);
 
-/// The card of the target of a part; that of its initiator has the number of the part.
+/// Returns the card number of a part's target. Its initiator's card has the number of the part.
 fn target_card(part: usize) -> u8 {
     64 + part as u8
 }
 
 impl PartEthernet {
-    /// Every second one loses, doubles or delays frames.
+    /// Creates an Ethernet. Half of them lose, duplicate or delay frames.
     pub fn new(rng: &mut Rng) -> Self {
         let mut faults = Faults::default();
         if rng.one_in(2) {
@@ -39,7 +39,7 @@ impl PartEthernet {
         Self(Ether::wire(rng.fork(), faults, mtu))
     }
 
-    /// This part as its initiator has it, as long as `life` lasts.
+    /// Returns this part as seen through its initiator, for the duration of `life`.
     pub fn reaches(&self, life: &Life, part: usize, of: Arc<dyn Device>) -> Arc<dyn Device> {
         let address = Address { shelf: 1, slot: part as u8 };
         let plug = |card| vec![Plug::new(life.world(), &self.0, card)];
@@ -50,7 +50,7 @@ impl PartEthernet {
         Arc::new(far)
     }
 
-    /// The cable of the target of this part is out, or in again.
+    /// Unplugs or plugs in the cable of this part's target.
     pub fn unplugs(&self, part: usize, is_out: bool) {
         let (mut wire, card) = (held(&self.0), mac(target_card(part)));
         wire.out.retain(|out| *out != card);

@@ -1,7 +1,7 @@
-//! Disks that fail, and disks that lie: each answer is an error or right, never something else.
+//! Disks that fail, and disks that lie: each answer must be an error or right.
 //!
-//! In: a seed, which says what goes wrong and where. Out: what was wrong. Who only fails writes and flushes costs
-//! nothing that was answered; who cannot read, or does something else than he says, costs what is unreadable now.
+//! In: a seed, which determines the faults. Out: violations. Failed writes and flushes must not lose acknowledged data.
+//! Failed reads and silent faults may only lose data that is unreadable now.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -19,28 +19,28 @@ use crate::archive::devices::DeviceExpression;
 use crate::archive::oracle::{DIRS, Oracle};
 use crate::archive::world::{MS, Running, Site, Worm};
 
-/// Worlds of a usual run.
+/// Number of worlds in a usual run.
 const WORLDS: u64 = 40;
-/// Faults of which disks tell, without and with reads; and those of which they do not.
+/// Faults that a disk reports, without and with read errors; and faults that it does not report.
 const HONEST: [Fault; 2] = [Fault::Write, Fault::Flush];
 const SAID: [Fault; 3] = [Fault::Read, Fault::Write, Fault::Flush];
 const LIES: [Fault; 3] = [Fault::Flip, Fault::Misdirect, Fault::Lose];
 
-/// What the worlds have seen.
+/// Statistics of the worlds.
 #[derive(Debug, Default)]
 struct Seen {
     worlds: u64,
-    /// Clients that were told of a failure, syncs and dumps likewise.
+    /// Failures reported to clients; syncs and dumps likewise.
     failed: u64,
     synced: u64,
     dumped: u64,
-    /// By whether it is a dump, and why.
+    /// Failed dumps (true) and syncs, by reason.
     unsynced: BTreeMap<(bool, String), u64>,
-    /// Starts that were refused.
+    /// Refused starts, by reason.
     refused: BTreeMap<String, u64>,
-    /// Mirrors that started only when they were told to, as a member has no label any more.
+    /// Mirrors that only started by force, because a member has lost its labels.
     starts_anyway: u64,
-    /// Files and directories that could not be read in the end, and those that could.
+    /// Files and directories that were unreadable in the end, and those that were readable.
     holes: u64,
     files: u64,
     dumps_read: u64,
@@ -48,17 +48,17 @@ struct Seen {
     disks: Counts,
 }
 
-/// What goes wrong in a world.
+/// The faults of a world.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     faults: &'static [Fault],
-    /// Reads go well, and what is said to be done is.
+    /// Reads succeed, and reported operations are executed.
     is_strict: bool,
-    /// Nobody is told of what goes wrong.
+    /// The faults are not reported.
     lies: bool,
     /// Whether c and w may have faults.
     on: [bool; 2],
-    /// Of each of these, one part has them.
+    /// On each of them, only one part has faults.
     is_part: bool,
 }
 
@@ -91,7 +91,7 @@ fn worker(number: usize, root: File, oracle: &Rc<Oracle>, rng: Rng) -> Worker {
     Worker { number, root, oracle: oracle.clone(), rng, allowed, most, held, full: 0, failed: false }
 }
 
-/// Clients and the console work until the clients have done what they wanted, or are told that it cannot be done.
+/// Runs clients and the console until the clients are done or get an error.
 async fn work(
     site: &Site,
     running: &Running,
@@ -144,7 +144,7 @@ async fn work(
     site.env.sleep_until(site.env.now() + rest).await;
 }
 
-/// What can be read is right.
+/// Checks that all readable data is right.
 async fn judges(running: &Running, oracle: &Oracle, plan: Plan, seen: &RefCell<Seen>, log: &str) {
     let tree = reads(&running.main, true).await.expect("what cannot be read is a hole");
     {
@@ -198,7 +198,7 @@ fn goes(
         site.pace.set(50);
         let (c, w) = site.devices().await.expect("they are there");
         Archive::ream(c, w, &site.ream, &site.settings).await.expect("it is made");
-        // All is well for a while, and then it is not.
+        // First without faults, then with them.
         for is_well in [true, false] {
             let running = site.opens(&mut rng).await.expect("it is opened");
             let tree = running.tree().await.expect("it is read");
@@ -214,8 +214,8 @@ fn goes(
             }
             running.life.ends();
         }
-        // Behind a flush that has failed a disk shows, until the power goes, what it will never keep: whoever starts
-        // again without a cut, and takes it for durable, loses it later. That is not judged here.
+        // After a failed flush a disk shows data until the power is cut that it will never store. A program that
+        // restarts without a cut, and takes it for durable, loses it later. This case is not checked here.
         if plan.is_strict || rng.one_in(2) {
             site.mains.cut(&site.power);
             site.mains.lasts(None);
@@ -224,7 +224,7 @@ fn goes(
         site.w.heal();
         let mut opened = site.opens(&mut rng).await;
         if plan.is_part && plan.is_strict && opened.is_err() {
-            // A member both of whose labels are gone might be newer: a person says that it is not.
+            // A member that has lost both labels might be newer. A person decides that it is not.
             seen.borrow_mut().starts_anyway += 1;
             site.made.iter_mut().flatten().for_each(DeviceExpression::starts_anyway);
             opened = site.opens(&mut rng).await;
@@ -249,7 +249,7 @@ fn goes(
     });
 }
 
-/// As long as it runs it has what was answered; what it cannot read it does not make up.
+/// While it runs, the archive has the acknowledged data, and does not make up unreadable data.
 async fn judges_alive(running: &Running, oracle: &Oracle, seen: &RefCell<Seen>, log: &str) {
     let tree = reads(&running.main, true).await.expect("what cannot be read is a hole");
     seen.borrow_mut().holes += tree.holes.len() as u64;
@@ -280,10 +280,10 @@ fn a_fault_is_an_error_and_never_other_data() {
     numbers.iter().for_each(|(number, what)| assert!(*number > 0, "no {what}"));
 }
 
-/// Device expressions for c and w, each with faults of one part: of any, or of a member of a mirror.
+/// Device expressions for c and w, each with faults of one part: any part, or a member of a mirror.
 fn with_parts(site: &mut Site, rng: &mut Rng, plan: Plan, of_mirror: bool) -> Plan {
     let may = [site.worm != Worm::InPlace, matches!(site.worm, Worm::Plain | Worm::InPlace)];
-    // Each part of them is an eighth.
+    // Each of their parts is an eighth.
     let all = [(site.c.clone(), 256 << 11), (site.w.clone(), 1024 << 11)];
     for (n, (disk, sectors)) in all.into_iter().enumerate() {
         disk.grow(sectors);
@@ -302,7 +302,7 @@ fn a_fault_below_a_device_expression_is_an_error_and_never_other_data() {
     let seen = Rc::new(RefCell::new(Seen::default()));
     for seed in seeds(WORLDS) {
         goes(seed, &seen, |site, rng, plan| {
-            // A member of a bare mirror that misses a write stays wrong.
+            // A member of a bare mirror stays wrong after a missed write.
             Plan { is_strict: false, ..with_parts(site, rng, plan, false) }
         });
     }

@@ -1,8 +1,8 @@
-//! No room: a worm that is full and grows, and a cache that is full behind one, or none; and devices with no storage
-//! below, as sparse files on a disk that others fill.
+//! No space: a worm that is full and grows, a full cache before one or without one, and devices without free storage
+//! below, as sparse files on a disk that fills up.
 //!
-//! In: a seed. Out: what is wrong. Who finds no room is told so and has lost nothing; removals go on; with room on w
-//! all comes there, and clients write again.
+//! In: a seed. Out: violations. A client without space gets an error, and loses nothing. Removals work. When w has
+//! space again, everything reaches it, and clients can write again.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -18,11 +18,11 @@ use crate::archive::cuts::{Says, comes_to_worm};
 use crate::archive::oracle::Oracle;
 use crate::archive::world::{Running, Site, Worm, reads_dumps};
 
-/// Worlds of a usual run.
+/// Number of worlds in a usual run.
 const WORLDS: u64 = 8;
-/// Sectors of w when it has grown.
+/// Size of w in sectors after it has grown.
 const GROWN: u64 = 64 << 11;
-/// A copy that has failed is tried again by then.
+/// A failed copy is retried after at most this time.
 const AGAIN: Duration = Duration::from_secs(11);
 
 async fn judges(running: &Running, oracle: &Oracle) {
@@ -55,7 +55,7 @@ fn goes(seed: u64) {
         let root = running.main.walk("").await.expect("it is there");
         let mut worker = worker(root, &oracle, &mut rng);
 
-        // w takes no more, and c takes it still.
+        // w accepts no more data, but c still does.
         let mut is_full = false;
         for _ in 0..100 {
             if worker.fills(4).await.expect("it is done, or there is no room") {
@@ -86,7 +86,7 @@ fn goes(seed: u64) {
         worker.clears(2).await.expect("removals go on");
         worker.fills(1000).await.expect("it is done, or there is no room");
 
-        // w grows: everything comes there, and c has room again.
+        // w grows: all data reaches it, and c has space again.
         site.w.grow(GROWN);
         site.env.sleep_until(site.env.now() + AGAIN).await;
         comes_to_worm(&site, &running).await;
@@ -103,7 +103,7 @@ fn goes(seed: u64) {
     });
 }
 
-/// A client that writes in a directory of its own.
+/// A client that writes in its own directory.
 fn worker(root: File, oracle: &Rc<Oracle>, rng: &mut Rng) -> Worker {
     let (allowed, most, held) = (Allowed { full: true, failing: false }, 200_000, Vec::new());
     Worker {
@@ -119,7 +119,7 @@ fn worker(root: File, oracle: &Rc<Oracle>, rng: &mut Rng) -> Worker {
     }
 }
 
-/// The disks below are full, and have room again.
+/// The disks below become full, and get space again.
 fn fills_below(seed: u64) {
     let _says = Says(seed, "full below");
     let world = World::new(seed);
@@ -141,7 +141,7 @@ fn fills_below(seed: u64) {
         // Either the cache's disk fills up, or that of the worm while a dump is copied.
         let fills_worm = worm != Worm::InPlace && rng.one_in(2);
         let disk = if fills_worm || worm == Worm::InPlace { site.w.clone() } else { site.c.clone() };
-        // Less than a block, or soon written by clients.
+        // Less than a block, or an amount that clients write soon.
         let sectors = if fills_worm { 16 } else { 512 };
         disk.storage(Some(disk.stored() + rng.below(sectors) as u64));
         let begun = oracle.tick();
@@ -175,7 +175,7 @@ fn fills_below(seed: u64) {
         }
         let cut = rng.one_in(2);
         let running = if cut {
-            // Durable changes are there, and work goes on from them.
+            // Durable changes are there, and work continues from them.
             site.mains.cut(&site.power);
             site.mains.lasts(None);
             running.life.ends();

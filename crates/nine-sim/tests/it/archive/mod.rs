@@ -1,7 +1,7 @@
-//! The archive on disks whose power is cut: clients at work, dumps on their way, and after each cut an oracle that
-//! knows every moment there was (docs/disk.md, "What is promised").
+//! The archive on disks with power cuts: clients work, dumps are copied, and after each cut an oracle checks the
+//! contents. It knows every past state (docs/disk.md, "What is promised").
 //!
-//! One seed is one world: its disks, its clients, where it is cut and what the cut leaves. A failure prints the seed.
+//! One seed is one world: its disks, its clients, the time and the effect of each cut. A failure prints the seed.
 
 mod canary;
 mod client;

@@ -1,11 +1,11 @@
-//! Trees of files as they must be, and as they are read.
+//! Trees of files, as expected and as read.
 //!
-//! In: operations. Out: the tree after each, cheap to keep; what two trees differ in.
+//! In: operations. Out: the tree after each, which is cheap to store; differences of two trees.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// Of a file.
+/// Type of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Dir,
@@ -18,21 +18,21 @@ pub enum Kind {
 pub struct Node {
     pub kind: Kind,
     pub mode: u32,
-    /// 0: not asked for.
+    /// Number of links; 0 if unknown.
     pub links: u32,
-    /// Content, or where a link leads.
+    /// Content, or target of a link.
     pub data: Rc<Vec<u8>>,
     pub xattrs: BTreeMap<String, Rc<Vec<u8>>>,
-    /// Seconds, where a client has said them.
+    /// Seconds, if a client has set it.
     pub mtime: Option<i64>,
 }
 
-/// Files by path, "" being the first directory; clones share what is the same.
+/// Files by path. "" is the root. Clones share equal parts.
 #[derive(Clone, Debug, Default)]
 pub struct Tree {
     pub names: BTreeMap<String, u64>,
     pub nodes: BTreeMap<u64, Rc<Node>>,
-    /// Of one that was read: what could not be, and whatever is below it.
+    /// Of a tree that was read: paths that could not be read, with everything below them.
     pub holes: BTreeSet<String>,
     next: u64,
 }
@@ -43,7 +43,7 @@ impl Node {
         Self { kind, mode, links, data: Rc::new(data), xattrs: BTreeMap::new(), mtime: None }
     }
 
-    /// In what another differs, which was read.
+    /// Returns how a file that was read differs.
     fn differs(&self, read: &Self) -> Option<String> {
         let what = match () {
             () if self.kind != read.kind => format!("is {:?} and not {:?}", read.kind, self.kind),
@@ -68,7 +68,7 @@ impl Node {
     }
 }
 
-/// In what bytes differ.
+/// Describes how bytes differ.
 pub fn bytes(right: &[u8], read: &[u8]) -> String {
     let same = right.iter().zip(read).take_while(|(a, b)| a == b).count();
     let wrong: Vec<_> = read.iter().skip(same).take(8).collect();
@@ -80,7 +80,7 @@ impl Tree {
         self.names.get(path).map(|id| &*self.nodes[id])
     }
 
-    /// To change it.
+    /// Returns a node to change it.
     pub fn node(&mut self, id: u64) -> &mut Node {
         Rc::make_mut(self.nodes.get_mut(&id).expect("it is there"))
     }
@@ -103,7 +103,7 @@ impl Tree {
         node.links = node.links.saturating_sub(1);
     }
 
-    /// And all that is in it.
+    /// Renames a file with everything below it.
     pub fn rename(&mut self, from: &str, to: &str) {
         if self.names.get(from) == self.names.get(to) {
             return;
@@ -133,7 +133,7 @@ impl Tree {
         node.mtime = None;
     }
 
-    /// In what one that was read differs.
+    /// Returns how a tree that was read differs.
     pub fn differs(&self, read: &Self) -> Option<String> {
         let is_hole = |path: &str| {
             let below = |hole: &String| path.strip_prefix(&**hole).is_some_and(|rest| rest.starts_with('/'));
@@ -160,7 +160,7 @@ impl Tree {
         None
     }
 
-    /// A part of it: what is below this directory, if it is there.
+    /// Returns the tree below this directory, if it exists.
     pub fn below(&self, dir: &str) -> Self {
         let start = format!("{dir}/");
         let inside = |path: &String| {

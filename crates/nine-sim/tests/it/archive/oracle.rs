@@ -1,7 +1,7 @@
-//! What was asked and answered, and which moments a tree that is read may be of.
+//! The oracle: it records requests and answers, and checks of which states a tree that was read may be.
 //!
-//! In: the beginnings and ends of operations, trees. Out: what is wrong. An operation takes effect at one moment
-//! between its beginning and its answer; a tree is right if there is a moment of which it is, for all clients together.
+//! In: starts and ends of operations, trees. Out: violations. An operation takes effect at one moment between its start
+//! and its answer. A tree is right if it is the state at one moment, for all clients together.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,15 +13,15 @@ use crate::archive::model::Tree;
 
 /// The clients' directories.
 pub const DIRS: [&str; 3] = ["c0", "c1", "c2"];
-/// A time that does not come.
+/// A time that never comes.
 const NEVER: u64 = u64::MAX;
 
 /// One life of the archive, between two cuts.
 pub struct Life {
     begun: u64,
-    /// What was durable by then, or older.
+    /// The durable state is at least this recent.
     least: Cell<u64>,
-    /// For each client, each operation and the tree behind it; the first is what there was.
+    /// For each client, its operations with the tree after each. The first entry is the initial tree.
     stories: Vec<RefCell<Vec<Moment>>>,
 }
 
@@ -32,18 +32,18 @@ struct Moment {
     what: String,
 }
 
-/// A dump, and what it must be.
+/// A dump with its requirements.
 pub struct Kept {
     pub dumped: Dumped,
-    /// The moment is between these, in this life.
+    /// The dump's moment is between these, in this life.
     window: (u64, u64),
     life: Rc<Life>,
-    /// What was found in it first.
+    /// The first contents that were read from it.
     pinned: RefCell<Option<Tree>>,
     pub reads: Cell<u32>,
 }
 
-/// Knows it all.
+/// The state of the oracle.
 pub struct Oracle {
     now: Cell<u64>,
     life: RefCell<Rc<Life>>,
@@ -59,7 +59,7 @@ impl Life {
         Self { begun, least: Cell::new(begun), stories: DIRS.iter().map(story).collect() }
     }
 
-    /// When it may have been so, for each client.
+    /// Returns, for each client, the times at which this tree may have been the state.
     fn times(&self, tree: &Tree, to: u64) -> Result<Vec<Vec<(u64, u64)>>, String> {
         let mut all = Vec::new();
         for (dir, story) in DIRS.iter().zip(&self.stories) {
@@ -95,7 +95,7 @@ impl Life {
         Ok(all)
     }
 
-    /// Whether it was so at a moment between these.
+    /// Checks whether the tree was the state at a moment between these.
     fn judge(&self, tree: &Tree, from: u64, to: u64) -> Result<u64, String> {
         if let Some(path) =
             tree.names.keys().find(|path| !DIRS.contains(&path.split('/').next().unwrap_or_default()))
@@ -131,35 +131,35 @@ impl Oracle {
         self.life.borrow().clone()
     }
 
-    /// The tree of a client as it is.
+    /// Returns a client's present tree.
     pub fn tree(&self, client: usize) -> Tree {
         self.life().stories[client].borrow().last().expect("there is one").tree.clone()
     }
 
-    /// A client begins something after which this is so.
+    /// A client starts an operation that changes its tree to this one.
     pub fn begins(&self, client: usize, tree: Tree, what: String) {
         let begun = self.tick();
         self.life().stories[client].borrow_mut().push(Moment { begun, ended: NEVER, tree, what });
     }
 
-    /// It was answered.
+    /// The operation was answered.
     pub fn ends(&self, client: usize) {
         let now = self.tick();
         self.life().stories[client].borrow_mut().last_mut().expect("there is one").ended = now;
     }
 
-    /// It was refused, and has changed nothing.
+    /// The operation was refused, and has changed nothing.
     pub fn refused(&self, client: usize) {
         self.life().stories[client].borrow_mut().pop();
     }
 
-    /// Something that was begun then has made durable what there was.
+    /// An operation that started then has made the earlier state durable.
     pub fn durable(&self, begun: u64) {
         let life = self.life();
         life.least.set(life.least.get().max(begun));
     }
 
-    /// A dump that was asked for then was answered.
+    /// A dump requested then was acknowledged.
     pub fn dumped(&self, begun: u64, dumped: Dumped) {
         self.durable(begun);
         let window = (begun, self.tick());
@@ -169,7 +169,7 @@ impl Oracle {
         assert!(old.is_none(), "a generation has two dumps");
     }
 
-    /// The dumps that are listed when a life begins: all that were answered must be.
+    /// Checks the dumps listed at the start of a life: all acknowledged ones must be there.
     fn lists(&self, listed: &[Dumped]) -> Result<(), String> {
         let now = self.tick();
         let mut dumps = self.dumps.borrow_mut();
@@ -194,7 +194,7 @@ impl Oracle {
         self.dumps.borrow().values().cloned().collect()
     }
 
-    /// What was found in a dump.
+    /// Checks the contents of a dump.
     pub fn judge_dump(&self, kept: &Kept, tree: &Tree) -> Result<(), String> {
         kept.reads.set(kept.reads.get() + 1);
         let mut pinned = kept.pinned.borrow_mut();
@@ -216,22 +216,22 @@ impl Oracle {
         })
     }
 
-    /// Devices have failed: what can be read is of one moment, not before what was durable. If they have lied nothing
-    /// was durable but what there was when this life began.
+    /// After device failures: readable data is of one moment, at least as recent as the durable state. If devices have
+    /// lied, nothing is durable except the state at the start of this life.
     pub fn judge_lied_to(&self, tree: &Tree, lied: bool) -> Result<(), String> {
         let life = self.life();
         let from = if lied { life.begun } else { life.least.get() };
         life.judge(tree, from, NEVER).map(drop)
     }
 
-    /// Nobody works any more: what can be read is how it is now.
+    /// Without active clients: readable data is the present state.
     pub fn judge_now(&self, tree: &Tree) -> Result<(), String> {
         self.life().judge(tree, self.tick(), NEVER).map(drop)
     }
 
-    /// The power went: what is found when it is opened again. If it is right, another life begins with it.
+    /// After a cut: checks what is found when the archive is opened again. If it is right, a new life starts with it.
     pub fn judge(&self, tree: &Tree, listed: &[Dumped]) -> Result<(), String> {
-        // Those of which nobody was told are of the former life.
+        // Unacknowledged dumps belong to the former life.
         let known: Vec<u32> = self.dumps.borrow().keys().copied().collect();
         self.lists(listed)?;
         let life = self.life();

@@ -1,9 +1,9 @@
-//! What the archive has said: warnings are counted, as only they tell that something rare has happened.
+//! The archive's log: it counts warnings, because only they show that certain rare events have happened.
 //!
-//! In: events of tracing, of this thread. Out: numbers.
+//! In: tracing events of this thread. Out: counts.
 //!
-//! One listens for all threads: which events are of interest to nobody, tracing asks once, in the thread that meets one
-//! first, and a listener of another thread would never hear of it.
+//! There is one subscriber for all threads. tracing asks only once per call site whether anyone is interested, in the
+//! first thread that reaches it, so a subscriber of another thread would miss events.
 
 use std::cell::Cell;
 use std::fmt::{Debug, Write};
@@ -14,14 +14,14 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::set_global_default;
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// What is listened for.
+/// The counted warning.
 const NOT_WHOLE: &str = "the last commit is not whole";
 
 thread_local! {
     static HEARD: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Listens from now on.
+/// A count that starts now.
 pub struct Said {
     before: u64,
 }
@@ -33,7 +33,7 @@ impl Said {
         Self { before: HEARD.get() }
     }
 
-    /// Times that a start has not taken the last commit, in this thread.
+    /// Returns how often a start in this thread has rejected the last commit.
     pub fn not_whole(&self) -> u64 {
         HEARD.get() - self.before
     }

@@ -1,7 +1,7 @@
-//! The world around an archive: its disks and their power, its lives, who works in them.
+//! The environment of an archive: its disks and their power, its lives, and the clients.
 //!
-//! In: a seed. Out: what has happened, or a panic that says what is wrong. When the power goes nothing of a life is
-//! polled any more: a program that is dead says nothing.
+//! In: a seed. Out: events, or a panic that describes the violation. After a power cut no task of the life is polled
+//! again: a dead program does nothing.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -30,42 +30,42 @@ use crate::archive::oracle::Oracle;
 
 pub const MS: Duration = Duration::from_millis(1);
 
-/// What a worm is.
+/// The kind of worm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Worm {
-    /// A disk that could do more.
+    /// An ordinary disk.
     Plain,
-    /// One that takes each sector once.
+    /// A disk that accepts each sector once.
     Once,
     Fake,
-    /// There is no cache device: what is new is written there in its place.
+    /// There is no cache device: new data is written to w in place.
     InPlace,
-    /// Objects, which stay when the power goes; a request that was under way then may still be done.
+    /// Objects, which survive a power cut. A request in flight at the cut may still be executed.
     Store,
 }
 
-/// The power: how many steps it stays, and whether it has gone.
+/// The power: the remaining steps, and whether it was cut.
 #[derive(Default)]
 pub struct Mains {
     left: Cell<Option<u64>>,
     pub steps: Cell<u64>,
     pub gone: Cell<Option<Fate>>,
-    /// Something was being written to w then.
+    /// Data was being written to w at the cut.
     pub copying: Cell<bool>,
     waker: RefCell<Option<Waker>>,
-    /// Says to who runs that he is dead.
+    /// Tells the tasks of the life that it is over.
     over: RefCell<Rc<Cell<bool>>>,
 }
 
 impl Mains {
-    /// It goes after so many steps of the disks.
+    /// Schedules a cut after this many steps of the disks.
     pub fn lasts(&self, steps: Option<u64>) {
         self.left.set(steps);
         self.gone.set(None);
         self.steps.set(0);
     }
 
-    /// It goes now.
+    /// Cuts the power now.
     pub fn cut(&self, power: &Power) {
         self.left.set(None);
         self.over.borrow().set(true);
@@ -74,7 +74,7 @@ impl Mains {
         self.waker.take().into_iter().for_each(Waker::wake);
     }
 
-    /// What comes of it; nothing if the power goes before.
+    /// Returns the output of the future, or `None` if the power is cut first.
     pub async fn with<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
         poll_fn(|cx| {
@@ -88,7 +88,7 @@ impl Mains {
     }
 }
 
-/// One life: its tasks end when the power goes.
+/// One life. Its tasks end when the power is cut.
 #[derive(Clone)]
 pub struct Life {
     env: SimEnv,
@@ -137,10 +137,10 @@ impl Env for Life {
     }
 }
 
-/// What lies between the archive and a disk.
+/// Inserts a device between the archive and a disk.
 pub type Wrap = Rc<dyn Fn(Arc<dyn Device>, bool) -> Arc<dyn Device>>;
 
-/// The disks, and what the archive on them is like.
+/// The disks, and the parameters of the archive on them.
 pub struct Site {
     pub env: SimEnv,
     pub power: Power,
@@ -152,16 +152,16 @@ pub struct Site {
     pub ream: Ream,
     pub settings: Settings,
     pub clock: Arc<AtomicI64>,
-    /// How long a step of a disk takes at most, microseconds.
+    /// Maximum duration of a disk step in microseconds.
     pub pace: Rc<Cell<usize>>,
     pub wrap: Wrap,
-    /// The expressions of c and w, if they are more than a disk.
+    /// The expressions of c and w, unless they are plain disks.
     pub made: [Option<DeviceExpression>; 2],
     /// The life of their drivers.
     beside: Option<Life>,
 }
 
-/// What is under way ends with its world: it would hold its archive, and that the disks.
+/// Ends all tasks with the world. Otherwise they would hold the archive, and it the disks.
 impl Drop for Site {
     fn drop(&mut self) {
         self.mains.cut(&self.power);
@@ -170,7 +170,7 @@ impl Drop for Site {
     }
 }
 
-/// An archive at work.
+/// A running archive.
 pub struct Running {
     pub life: Life,
     pub archive: Archive,
@@ -233,7 +233,7 @@ impl Site {
         site
     }
 
-    /// The devices for the next life.
+    /// Opens the devices for the next life.
     pub async fn devices(&mut self) -> nine_block::Result<(Arc<dyn Device>, Arc<dyn Device>)> {
         (self.c, self.w) = (self.c.reopen(), self.w.reopen());
         let beside = Life { env: self.env.clone(), over: Rc::default() };
@@ -272,7 +272,7 @@ impl Site {
         Ok(Arc::new(Store::open(Arc::new(self.store.clone()), options).await?))
     }
 
-    /// What is there now, on disks of its own: it is looked at, and nothing goes on by itself.
+    /// Checks the present contents on a copy of the disks. No background work runs there.
     pub async fn checks(&self) -> Result<Checked, String> {
         let power = self.power.after(Fate::All);
         let [c, w] = <[Disk; 2]>::try_from(power.disks()).ok().expect("c and w");
@@ -285,7 +285,7 @@ impl Site {
         if self.worm == Worm::Store {
             w = self.in_store(w.shape().sectors, true).await.map_err(|error| error.to_string())?;
         }
-        // What is not finished stays so.
+        // Unfinished work stays unfinished.
         let c: Arc<dyn Device> = if self.worm == Worm::InPlace { Arc::new(Nothing) } else { Arc::new(c) };
         let said = |error: nine_block::Error| error.to_string();
         let c = match &self.made[0] {
@@ -305,12 +305,12 @@ impl Site {
         }
     }
 
-    /// How the devices are, for messages.
+    /// Returns the state of the devices, for messages.
     pub fn status(&self) -> String {
         self.made.iter().flatten().map(DeviceExpression::status).collect()
     }
 
-    /// Makes the worm a worm, while the power stays.
+    /// Formats the worm, without power cuts.
     pub async fn makes_worm(&mut self) {
         if self.worm == Worm::Fake {
             let of: Arc<dyn Device> = Arc::new(self.w.clone());
@@ -318,7 +318,7 @@ impl Site {
         }
     }
 
-    /// A life begins, and the archive is opened.
+    /// Starts a life, and opens the archive.
     pub async fn opens(&mut self, rng: &mut Rng) -> nine_block::Result<Running> {
         let life = Life { env: self.env.clone(), over: Rc::default() };
         *self.mains.over.borrow_mut() = life.over.clone();
@@ -353,7 +353,7 @@ impl Site {
         Archive::open(c, w, &self.settings).await
     }
 
-    /// Now and then a member of a mirror goes, and comes back.
+    /// From time to time a member of a mirror goes away and returns.
     fn members_go(&self, life: &Life, rng: &mut Rng) {
         for made in self.made.iter().flatten() {
             let (made, env, mut rng) = (made.copy(), life.clone(), rng.fork());
@@ -373,13 +373,13 @@ impl Site {
 }
 
 impl Running {
-    /// All of `main`.
+    /// Reads all of `main`.
     pub async fn tree(&self) -> Result<Tree, nine_io::client::Error> {
         reads(&self.main, false).await
     }
 }
 
-/// Reads some dumps, and has the oracle judge them.
+/// Reads some dumps, which the oracle checks.
 pub async fn reads_dumps(
     dump: &File,
     oracle: &Oracle,
@@ -402,7 +402,7 @@ pub async fn reads_dumps(
     }
 }
 
-/// What becomes of requests: most go well, at once or later; some are asked again, and of those some have been done.
+/// Outcomes of requests: most succeed, at once or later. Some must be repeated, and some of these were executed.
 fn fates(mut rng: Rng) -> impl FnMut(&Request) -> store::Fate + Send {
     move |request| match (rng.below(40), request) {
         (0, _) => store::Fate::Busy,
@@ -414,7 +414,7 @@ fn fates(mut rng: Rng) -> impl FnMut(&Request) -> store::Fate + Send {
     }
 }
 
-/// Lets slow requests go, also those of a life that is over.
+/// Releases slow requests, also those of a past life.
 async fn answers(env: SimEnv, store: Memory, mut rng: Rng) {
     loop {
         env.sleep_until(env.now() + MS * (1 + rng.below(20)) as u32).await;
@@ -422,7 +422,7 @@ async fn answers(env: SimEnv, store: Memory, mut rng: Rng) {
     }
 }
 
-/// Steps the disks as long as they have something to do, and cuts the power when it is time.
+/// Steps the disks while they have work, and cuts the power when it is time.
 async fn steps(env: SimEnv, power: Power, mains: Rc<Mains>, pace: Rc<Cell<usize>>, mut rng: Rng) {
     loop {
         power.busy().await;

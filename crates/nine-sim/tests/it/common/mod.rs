@@ -1,4 +1,4 @@
-//! What the worlds share: a client that speaks in single messages, and a server that never ends.
+//! Shared parts of the worlds: a client that sends single messages, and a server whose reads may never end.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -12,7 +12,7 @@ use nine_proto::msg::{OnlyIds, Rmsg, Tmsg};
 use nine_proto::{Attr, Dialect, Errno, Fid, GetMask, NOFID, NOTAG, NOUID, Op, Qid, Tag, Walked};
 use nine_sim::{End, Shape, World, link};
 
-/// Speaks in single messages, and can misbehave.
+/// A client that sends single messages and can misbehave.
 pub struct Raw {
     end: End,
     dialect: Dialect,
@@ -20,14 +20,14 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// On a new link to a new connection of `service`.
+    /// Creates a link to a new connection of `service`.
     pub fn dial(world: &World, service: &Service, shape: Shape) -> Self {
         let (ours, theirs) = link(world, shape);
         world.env().spawn(Box::pin(service.connect(Box::new(theirs))));
         Self::on(ours)
     }
 
-    /// On a link that is there.
+    /// Uses an existing link.
     pub fn on(end: End) -> Self {
         Self { end, dialect: Dialect::L, come: Vec::new() }
     }
@@ -46,7 +46,7 @@ impl Raw {
         self.send_bytes(&bytes).await
     }
 
-    /// The next reply, whole, as bytes.
+    /// Returns the next reply as bytes.
     pub async fn receive(&mut self) -> io::Result<Vec<u8>> {
         loop {
             if let Split::Whole(n) = frame::split(&self.come, frame::MSIZE_MAX).map_err(io::Error::other)? {
@@ -62,7 +62,7 @@ impl Raw {
         }
     }
 
-    /// The next reply, printed.
+    /// Returns the next reply as text.
     pub async fn reply(&mut self) -> String {
         match self.receive().await {
             Ok(bytes) => {
@@ -80,7 +80,7 @@ impl Raw {
         }
     }
 
-    /// Version and attach: fid 1 is the root.
+    /// Sends version and attach. Fid 1 is the root.
     pub async fn hello(&mut self, msize: u32) {
         let version = self.call(NOTAG.0, Tmsg::Version { msize, version: b"9P2000.L" }).await;
         assert!(version.starts_with("Rversion"), "{version}");
@@ -90,7 +90,7 @@ impl Raw {
         assert!(attached.starts_with("Rattach"), "{attached}");
     }
 
-    /// Fid 2 is the file, open for both.
+    /// Opens the file as fid 2 for reading and writing.
     pub async fn open(&mut self) {
         let walk =
             Tmsg::Walk { fid: Fid(1), newfid: Fid(2), names: nine_proto::msg::Names::Slice(&[b"zero"]) };
@@ -100,7 +100,7 @@ impl Raw {
         assert!(opened.starts_with("Rlopen"), "{opened}");
     }
 
-    /// Our side ends.
+    /// Closes the connection.
     pub fn hang_up(self) {}
 }
 
@@ -108,8 +108,8 @@ pub fn read(count: u32) -> Tmsg<'static> {
     Tmsg::Read { fid: Fid(2), offset: 0, count }
 }
 
-/// A root with one file of endless zeros; writes vanish. A read at an offset of [`STUCK`] is answered when it is
-/// cancelled, and not before.
+/// A root with one file of endless zeros. Writes are discarded. A read at offset [`STUCK`] is answered only after it is
+/// cancelled.
 #[derive(Default)]
 pub struct Zeros {
     stuck: Mutex<Vec<(ReqId, Later)>>,
@@ -117,7 +117,7 @@ pub struct Zeros {
 }
 
 pub const STUCK: u64 = u64::MAX;
-/// Such a read that even a cancel does not end: only [`Zeros::answer_all`] does.
+/// Offset of a read that even a cancel does not end. Only [`Zeros::answer_all`] does.
 pub const UNCANCELLED: u64 = u64::MAX - 1;
 const ROOT: Qid = Qid { ty: Qid::DIR, vers: 0, path: 1 };
 const FILE: Qid = Qid { ty: 0, vers: 0, path: 2 };

@@ -1,4 +1,4 @@
-//! What the suite does not see: what becomes of a fid later, unions of dialects, answers that nobody expects.
+//! Cases that the suite does not cover: the later use of a fid, unions of dialects, unexpected answers.
 
 use std::sync::Arc;
 
@@ -17,17 +17,17 @@ use crate::dialects::check::ALL;
 use crate::mux::puppet::{Act, Puppet, reply};
 use crate::mux::world::{Muxed, cat, ls, owner, put};
 
-/// Block device 259, 65537 as Linux numbers it.
+/// Block device 259, 65537 in Linux's encoding.
 const RDEV: u64 = 0x1001_0301;
 const NO_L: [Dialect; 2] = [Dialect::P2000, Dialect::U];
 
-/// What mounts it, spoken to in this dialect with messages of this size.
+/// Returns a mountable server that is addressed in this dialect, with messages of this size.
 fn spoken(m: &Muxed, name: &str, server: Arc<dyn FileServer>, dialect: Dialect, msize: u32) -> Server {
     let options = Options { dialects: vec![dialect], msize, ..Options::default() };
     Server { options, ..m.far(name, server, Shape::default()) }
 }
 
-/// A client over an upstream, at its root.
+/// Returns a client over an upstream, at its root.
 async fn over(m: &Muxed, client: Dialect, upstream: Dialect, msize: u32) -> (Client, File) {
     let name = upstream.name();
     if m.mux.status().mounts.iter().all(|mount| *mount.old != *format!("/{name}")) {
@@ -39,7 +39,7 @@ async fn over(m: &Muxed, client: Dialect, upstream: Dialect, msize: u32) -> (Cli
     (client, dir)
 }
 
-/// Runs it for each pair of these dialects, in a directory of its own.
+/// Runs the test for each pair of these dialects, in separate directories.
 fn pairs(
     clients: &[Dialect],
     upstreams: &[Dialect],
@@ -89,7 +89,7 @@ fn a_fid_that_has_made_a_file_is_that_file_for_everything() {
 #[test]
 fn the_fid_of_a_new_directory_lists_what_is_made_in_it_later() {
     pairs(&NO_L, &ALL, 64 << 10, async |_, dir, which| {
-        // Tcreate leaves its fid open on the directory: the library's own mkdir does not show it.
+        // Tcreate leaves its fid open on the directory. The library's own mkdir does not show that.
         let fid = dir.client().new_fid().unwrap();
         let names = nine_proto::msg::Names::Slice(&[]);
         dir.client().ask(Tmsg::Walk { fid: dir.fid(), newfid: fid, names }).await.unwrap();
@@ -188,7 +188,7 @@ fn what_cannot_be_said_has_the_error_that_clients_know() {
         put(dir, "g", "other").await;
         dir.mkdir("d", 0o755, NOGID).await.unwrap();
         let (file, sub) = (dir.open("f", OpenFlags::RDWR).await.unwrap(), dir.walk("d").await.unwrap());
-        // The kernel's client makes up a statfs of its own at this number alone.
+        // Only for this error number the kernel's client makes up a statfs.
         assert_eq!(file.statfs().await.unwrap_err().errno(), Errno::ENOSYS, "{which}");
         let lock =
             LockRequest { ty: LockType::Write, flags: 0, start: 0, length: 0, proc_id: 1, client_id: b"" };
@@ -215,7 +215,7 @@ fn what_cannot_be_said_has_the_error_that_clients_know() {
             assert_eq!(sticky.unwrap_err().errno(), Errno::EOPNOTSUPP);
             assert_eq!(bits(&sub).await, 0o755, "nothing of it is done");
         }
-        // All is as it was.
+        // Nothing has changed.
         assert_eq!(cat(dir, "f").await.unwrap(), "text", "{which}");
         assert_eq!(cat(dir, "g").await.unwrap(), "other", "{which}");
         let mut names = ls(dir, "").await.unwrap();
@@ -268,7 +268,7 @@ fn listings_are_whole_however_they_are_read() {
         names.sort();
         assert_eq!(names, expected, "{which}");
         if open.client().dialect().is_l() {
-            // A cookie is good for a second time.
+            // A cookie can be used a second time.
             for (cookie, begin) in cookies.into_iter().rev().step_by(7) {
                 let (entries, _) = open.read_dir_block(cookie, 700).await.unwrap().unwrap();
                 let again: Vec<_> =
@@ -290,7 +290,8 @@ fn short_messages_upstream_shorten_and_lose_nothing() {
         assert_eq!(file.read_at(0, &mut back).await.unwrap(), data.len(), "{which}");
         assert_eq!(back[..data.len()], data, "{which}");
         if !which.contains("9P2000 ") && !which.ends_with("9P2000") {
-            // What fits into the client's messages and not into the upstream's is refused, and the session goes on.
+            // A request that fits into the client's messages but not into the upstream's is refused, and the session
+            // continues.
             let long = "x".repeat(2000);
             assert!(dir.symlink("l", &long, NOGID).await.is_err(), "{which}");
         }
@@ -322,7 +323,7 @@ fn a_union_of_three_dialects_is_one_directory() {
             for of in ALL {
                 assert_eq!(cat(&union, of.name()).await.unwrap(), "own");
             }
-            // New files go to the member of 9P2000.
+            // New files are created in the 9P2000 member.
             let file = union.open_or_create("new", OpenFlags::RDWR, 0o666).await.unwrap();
             file.write_all_at(0, b"text").await.unwrap();
             drop(file);

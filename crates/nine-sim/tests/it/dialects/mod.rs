@@ -1,4 +1,4 @@
-//! The mux as a gateway: a client of each dialect over an upstream of each.
+//! The mux as a gateway: a client of each dialect over an upstream of each dialect.
 
 #[path = "../../../../nine-check/tests/it/common/mod.rs"]
 mod check;

@@ -1,6 +1,6 @@
-//! The conformance suite through a mux, by a client of each dialect over an upstream of each.
+//! The conformance suite through a mux, with a client of each dialect over an upstream of each.
 //!
-//! What does not pass stands in [`CANNOT`], with the reason; what stands there must not pass.
+//! Cases that do not pass are listed in [`CANNOT`], with the reason. Listed cases must not pass.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use nine_sim::{World, link};
 use crate::dialects::check::{ALL, By, Run, not_covered, options, run, service, shape};
 use crate::mux::world::owner;
 
-/// The server at /s of a mux, spoken to in this dialect.
+/// Mounts the server at /s of a mux, which addresses it in this dialect.
 async fn mounted(env: impl Env + Clone, server: Arc<dyn FileServer>, dialect: Dialect) -> (Mux, Space) {
     let core = Core::default();
     let backbone = Local::server("ram:", Arc::new(Ram::new(1 << 20)), core.clone());
@@ -70,10 +70,10 @@ fn disk(client: Dialect, upstream: Dialect) -> Run {
     run.expect("a runtime")
 }
 
-/// A client of `CLIENT` over an upstream of `UPSTREAM`: what does not pass, by the beginning of its name, and why.
+/// A client of `CLIENT` over an upstream of `UPSTREAM`: prefixes of the cases that do not pass, and the reason.
 type Row = (Base, Base, &'static [&'static str], &'static str);
 
-/// What the weaker dialect cannot say.
+/// Cases that the weaker dialect cannot express.
 const CANNOT: &[Row] = &[
     (
         U,
@@ -97,11 +97,11 @@ const CANNOT: &[Row] = &[
 ];
 
 const TWSTAT: &[&str] = &[
-    // The change of attributes, names and blocks are not told.
+    // The change of attributes, names and blocks are not reported.
     "getattr/the_basic_ones",
     "getattr/names_are_counted",
     "getattr/the_file_system",
-    // Whole seconds.
+    // Only whole seconds.
     "setattr/nanoseconds",
     // EXDEV.
     "names/rename_",
@@ -114,12 +114,12 @@ const TWSTAT: &[&str] = &[
     "names/renameat2_exchanges",
 ];
 
-/// What does not pass without a mux either: our servers have no such files, and one dialect is checked at a time.
+/// Cases that do not pass without a mux either: our servers have no such files, and one dialect is checked at a time.
 const NEVER: &[&str] = &["version/again_may_change_the_dialect"];
-/// Cases that need files which a server in memory has and a disk does not.
+/// Cases that need files which a server in memory has and a disk has not.
 const SPECIAL: &[&str] = &["open/exclusive_use", "open/append_only"];
 
-/// Nothing fails; what is skipped stands in the table, and all that stands there is skipped.
+/// Checks that no case fails, and that exactly the listed ones are skipped.
 #[track_caller]
 fn judge(client: Dialect, upstream: Dialect, run: &Run) {
     let which = format!("{} over {}", client.name(), upstream.name());
