@@ -1,7 +1,7 @@
 //! Drivers: they connect the state machines to links, a clock, and callers on other threads.
 //!
 //! In: links, and a target's address or a device. Out: a [`Disk`], which is a device, with its [`DiskDriver`], a future
-//! that the caller polls; an [`Export`] with its [`ExportDriver`]; the targets that [`discover`] finds.
+//! that the caller polls; an [`Export`] with its [`ExportDriver`]; the targets that [`discover()`] finds.
 //!
 //! Always holds: completion callbacks and wakers run without the state machine's lock; a dropped [`DiskDriver`] fails
 //! all pending operations.

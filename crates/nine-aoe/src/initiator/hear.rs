@@ -126,7 +126,7 @@ impl Initiator {
     fn answered(&mut self, now: Duration, sent: Sent, header: Header, body: &[u8]) {
         let (tag, sectors) = (header.tag, self.carried(&sent.what));
         self.leaves(tag, &sent);
-        // An identify error (no disk behind the target) does not count as a sign of life.
+        // A probe counts as a sign of life only if it identifies our disk: see `identified`.
         if !matches!(sent.what, What::Probe | What::LargeProbe) {
             self.heard = now;
         }

@@ -350,7 +350,7 @@ impl State {
         }
     }
 
-    /// A flush has failed: volatile changes may be lost at the next cut, or be gone from the cache, too.
+    /// Handles a failed flush: volatile changes may be lost at the next cut, or be gone from the cache, too.
     pub(super) fn lose(&mut self, index: usize) {
         let disk = &mut self.disks[index];
         let how = self.rng.below(3);
@@ -497,8 +497,7 @@ impl State {
         for (index, pieces, _) in kept {
             let Inner { durable, setting, .. } = &self.disks[index];
             for change in pieces {
-                // Flushed data is older than a surviving change, unless it is newer by tick. A write-once disk is never
-                // overwritten.
+                // A surviving change overwrites only older flushed data. A write-once disk is never overwritten.
                 let free = match setting.worm {
                     true => images[index].older(change.at, change.count, 0),
                     false => durable.older(change.at, change.count, change.tick),

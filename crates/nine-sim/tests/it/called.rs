@@ -14,7 +14,7 @@ use crate::common::Raw;
 
 const ROOT: Qid = Qid { ty: Qid::DIR, vers: 0, path: 1 };
 const FILE: Qid = Qid { ty: 0, vers: 0, path: 2 };
-/// The file ends here. Writes behind it fail.
+/// Maximum length of the file. Writes are truncated there.
 const END: usize = 10_000;
 
 /// A directory and a file that may support direct calls.

@@ -1,5 +1,5 @@
-//! What holds when a link goes at the worst moment, and goes again: who waits is served once, knows what is not known,
-//! and finds the file that was open.
+//! Links that break at the worst moment, repeatedly: a waiting request is served once, an unknown outcome is reported
+//! as unknown, and an open file is found again.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -29,7 +29,7 @@ use crate::common::Raw;
 use crate::mux::puppet::{Act, Puppet};
 use crate::mux::world::{Muxed, cat, owner, ram, within};
 
-/// A server on links that end when the test says so, or behind a message; clones are the same.
+/// A server on links that the test ends at will or after a given message. Clones share it.
 #[derive(Clone)]
 struct Site(Arc<Mutex<State>>);
 
@@ -37,9 +37,9 @@ struct State {
     service: Service,
     links: Arc<Links>,
     up: bool,
-    /// Each of the next links ends when so many messages of a kind have gone to the server.
+    /// Each of the next links ends after the server has got this many messages of this type.
     ends: VecDeque<(u8, usize)>,
-    /// So many links end right after their Rversion.
+    /// Number of next links that end right after their Rversion.
     brief: usize,
     wires: Vec<Weak<Mutex<Wire>>>,
 }
@@ -55,7 +55,7 @@ struct Near {
     wire: Arc<Mutex<Wire>>,
     end: Option<(u8, usize)>,
     is_brief: bool,
-    /// A part of a message to the server.
+    /// An incomplete message to the server.
     went: Vec<u8>,
     came: usize,
 }
@@ -76,7 +76,7 @@ impl Site {
         self.0.lock().unwrap()
     }
 
-    /// What mounts it with -r, and speaks this dialect.
+    /// Returns a mountable server with -r, which is addressed in this dialect.
     fn server(&self, wait: Wait, dialect: Dialect) -> Server {
         let mut server = Server { wait: Some(wait), ..Server::new("far", Arc::new(self.clone())) };
         server.options.dialects = vec![dialect];
@@ -89,7 +89,7 @@ impl Site {
         }
     }
 
-    /// Nobody answers there until it is `up` again.
+    /// Makes the server unreachable until `up`.
     fn down(&self) {
         self.state().up = false;
         self.cut();
@@ -99,7 +99,7 @@ impl Site {
         self.state().up = true;
     }
 
-    /// It is up again, on links that end like this, and then on one that stays.
+    /// Makes the server reachable, on links that end like this, and then on one that stays.
     fn up_and_cut(&self, ends: &[(u8, usize)]) {
         self.state().ends = ends.iter().copied().collect();
         self.up();
@@ -137,7 +137,7 @@ impl Near {
         wire.cut
     }
 
-    /// These bytes go to the server.
+    /// Records bytes that go to the server.
     fn note(&mut self, bytes: &[u8]) {
         self.went.extend_from_slice(bytes);
         while let Split::Whole(n) = split(&self.went, MSIZE_MAX).expect("the mux sends what is 9P") {
@@ -165,7 +165,7 @@ impl Transport for Near {
         if self.is_cut(cx) {
             return reset();
         }
-        // The Rversion is all that comes.
+        // Only the Rversion arrives.
         if self.is_brief && self.came >= 19 {
             self.wire.lock().unwrap().cut();
             return Poll::Pending;
@@ -198,7 +198,7 @@ impl Transport for Near {
     }
 }
 
-/// Goes on by itself; what comes of it can be waited for beside other things.
+/// Runs work in the background. The returned future waits for its output.
 fn begin<T: 'static>(m: &Muxed, work: impl Future<Output = T> + 'static) -> LocalBoxFuture<'static, T> {
     let done = Rc::new(RefCell::new((None, None::<Waker>)));
     let told = done.clone();
@@ -219,7 +219,7 @@ async fn pause(m: &Muxed, ms: u64) {
     begin(m, m.env.sleep_until(m.env.now() + Duration::from_millis(ms))).await;
 }
 
-/// What comes of it within a minute.
+/// Returns the output, which must be available within a minute.
 async fn soon<T>(m: &Muxed, work: impl Future<Output = T>) -> T {
     m.soon(Duration::from_secs(60), work).await.expect("it ends within a minute")
 }
@@ -240,7 +240,7 @@ async fn raw_open(raw: &mut Raw, fid: u32, flags: u32) {
     assert!(opened.starts_with("Rlopen"), "{opened}");
 }
 
-/// A world with a site that speaks this dialect and is mounted with -r on `/far`.
+/// Runs a test in a world with a site that speaks this dialect and is mounted with -r on `/far`.
 fn world<F: Future<Output = ()> + 'static>(
     seed: u64,
     wait: Wait,
@@ -440,7 +440,7 @@ fn ten_reads_of_one_fid_lose_their_patience_together() {
     });
 }
 
-/// So many that a server gives them in several blocks.
+/// So many names that a server returns them in several blocks.
 const MANY: usize = 3000;
 
 async fn listed(prefix: &str) -> Arc<Ram> {
@@ -449,7 +449,7 @@ async fn listed(prefix: &str) -> Arc<Ram> {
     ram(&files).await
 }
 
-/// The names of an open directory; the link is cut behind some of them.
+/// Returns the names of an open directory. The link is cut after a part of them.
 async fn names_over_a_cut(dir: &File, mut cut: impl AsyncFnMut()) -> Result<Vec<String>, Errno> {
     let (mut names, mut cookie, mut is_cut) = (Vec::new(), 0, false);
     while let Some((entries, next)) =
@@ -524,7 +524,7 @@ fn a_directory_of_an_equal_server_does_not_go_on_for_another_one() {
     }
 }
 
-/// Opened for appending, in .L.
+/// Open for appending, in .L.
 const APPEND: u32 = 0o2001;
 
 #[test]
@@ -568,7 +568,7 @@ fn what_was_never_sent_is_done_once_and_what_was_sent_is_called_unknown() {
         assert!((0..4).all(|tag| came[&tag] == "Rread"), "{came:?}");
         assert_eq!(counts(), [1; 3]);
         raw.hang_up();
-        // What was sent may have been done.
+        // Requests that were sent may have been executed.
         let (client, root) = m.client(Dialect::L).await;
         let (dir, gone) = (root.walk("far/d").await.unwrap(), root.walk("far/f").await.unwrap());
         puppet.does(|message, _| match message {
@@ -608,20 +608,20 @@ fn a_clunk_waits_for_nobody() {
     });
 }
 
-/// A server of two files, `a` and `b`, that are long and of one byte again and again; it can keep requests back.
+/// A server of two long files, `a` and `b`, each filled with one byte. It can hold requests back.
 struct Slate(Mutex<Slates>);
 
 struct Slates {
     byte: u8,
     holds: Holds,
     held: Vec<(ReqId, Later)>,
-    /// Bytes that were to be read, and of those what was taken back.
+    /// Number of requested bytes, and of those whose reads were cancelled.
     asked: u64,
     cancelled: u64,
     wrote: Vec<u64>,
 }
 
-/// Whether a request to this file is kept back.
+/// Decides whether a request to this file is held back.
 type Holds = Box<dyn FnMut(&Op<'_>, &Qid) -> bool + Send>;
 
 const ROOT: Qid = Qid { ty: Qid::DIR, vers: 0, path: 1 };
@@ -643,7 +643,7 @@ impl Slate {
         self.0.lock().unwrap()
     }
 
-    /// From now on.
+    /// Sets which requests are held back from now on.
     fn holds(&self, holds: impl FnMut(&Op<'_>, &Qid) -> bool + Send + 'static) {
         self.books().holds = Box::new(holds);
     }
@@ -748,7 +748,7 @@ fn reads_that_are_taken_back_leave_little_asked_for_ahead() {
             while !raw.reply().await.starts_with("Rflush tag 2") {}
             next += u64::from(COUNT);
         }
-        // What the mux still wants.
+        // Count the requests that the mux has not cancelled.
         slate.holds(|_, _| false);
         slate.answer_all();
         pause(&m, 1_000).await;

@@ -1,4 +1,4 @@
-//! Read-ahead for clients that have none: it is faster, and nobody reads anything else than without it.
+//! Read-ahead for clients without it: it is faster, and no client reads different data than without it.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -16,18 +16,18 @@ use nine_sim::{Shape, SimEnv, World, seeds};
 use crate::common::Raw;
 use crate::mux::world::{Muxed, owner, within};
 
-/// A server with one file, `f`, which counts what it is asked.
+/// A server with one file, `f`, which counts requests.
 pub struct Tape(Mutex<Books>);
 
 pub struct Books {
     pub data: Vec<u8>,
     qid: Qid,
     mode: u32,
-    /// Told instead of the length.
+    /// Reported instead of the real length.
     length: Option<u64>,
-    /// Its version is told.
+    /// The file's version is reported.
     versions: bool,
-    /// It heeds O_TRUNC.
+    /// O_TRUNC is obeyed.
     pub truncates: bool,
     does: Box<dyn FnMut(u64, u32) -> Act + Send>,
     reads: Vec<(u64, u32)>,
@@ -35,7 +35,7 @@ pub struct Books {
     held: Vec<(ReqId, Later)>,
 }
 
-/// What becomes of a Tread.
+/// Outcome of a Tread.
 enum Act {
     Honest,
     Short(usize),
@@ -168,12 +168,12 @@ impl FileServer for Tape {
     }
 }
 
-/// 50 ms there and back, and wide.
+/// A round trip of 50 ms, with a large window.
 fn far() -> Shape {
     Shape { delay: Duration::from_millis(25), window: 16 << 20, piece: 1 << 20, ..Shape::default() }
 }
 
-/// Bytes of which no two neighbouring pages are alike.
+/// Returns bytes in which adjacent pages differ.
 fn bytes(n: usize) -> Vec<u8> {
     (0..n).map(|at| (at ^ (at >> 8) ^ (at >> 15)) as u8).collect()
 }
@@ -187,7 +187,7 @@ async fn mounted(m: &Muxed, tape: &Arc<Tape>, shape: Shape) {
     mount(m, m.far("far", tape.clone(), shape)).await;
 }
 
-/// The server that is read ahead.
+/// Returns the status of the server that is read ahead.
 fn status(m: &Muxed) -> UpstreamStatus {
     let upstreams = m.mux.status().upstreams;
     upstreams.into_iter().find(|upstream| &*upstream.name == "far").expect("it is mounted")
@@ -197,7 +197,7 @@ async fn sleep(env: &SimEnv, time: Duration) {
     env.sleep_until(env.now() + time).await;
 }
 
-/// The file from `offset` on, in reads of `count` bytes, one after the other.
+/// Reads the file from `offset` on, with `count` bytes per read, one after the other.
 async fn serially(file: &File, offset: u64, count: u32) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
@@ -265,7 +265,7 @@ fn every_byte_is_right_in_any_dialect_at_any_offset_and_size() {
     }
 }
 
-/// A client that has several Treads of one file under way.
+/// Opens the file in a client that keeps several of its Treads in flight.
 async fn open_raw(m: &Muxed) -> Raw {
     let mut raw = m.raw().await;
     let walk = Tmsg::Walk { fid: Fid(1), newfid: Fid(2), names: Names::Slice(&[b"far", b"f"]) };
@@ -278,7 +278,7 @@ fn tread(offset: usize, count: usize) -> Tmsg<'static> {
     Tmsg::Read { fid: Fid(2), offset: offset as u64, count: count as u32 }
 }
 
-/// The tag and the data of an Rread; `None`: an error.
+/// Returns the tag and the data of an Rread; `None` for an error.
 async fn rread(raw: &mut Raw) -> (u16, Option<Vec<u8>>) {
     let frame = raw.receive().await.unwrap();
     let tag = u16::from_le_bytes([frame[5], frame[6]]);
@@ -335,7 +335,7 @@ fn seeks_find_their_bytes_and_make_it_careful() {
                     at += got.len();
                 }
             }
-            // Two serial reads and a seek, again and again: soon nothing is asked for in vain.
+            // Two sequential reads and a seek, repeatedly: soon no data is fetched in vain.
             for round in 0..200 {
                 let at = (round % 7) * 250_000;
                 for n in 0..3 {
@@ -365,7 +365,7 @@ fn short_answers_and_errors_in_the_middle_change_nothing() {
             let tape = Tape::new(data.clone());
             mounted(&m, &tape, far()).await;
             let (bad, mut dice) = (rng.below(data.len()) as u64, rng.fork());
-            // A bad place, as of a disk; else sometimes less than was asked for.
+            // An unreadable byte, as on a bad disk; otherwise some reads are short.
             tape.does(move |offset, count| match dice.below(4) {
                 _ if (offset..offset + u64::from(count)).contains(&bad) && offset < bad => {
                     Act::Short((bad - offset) as usize)
@@ -442,7 +442,7 @@ fn nothing_is_asked_for_behind_the_end() {
             tape.books().reads.iter().filter(behind).copied().collect::<Vec<_>>(),
             [(300_000, 10_000)]
         );
-        // Somebody else makes it longer: the next read at the end sees it.
+        // Another client extends the file. The next read at the end sees it.
         tape.books().change(|all| all.extend_from_slice(b"more"));
         assert_eq!(*file.read(300_000, 100).await.unwrap(), *b"more");
         assert_eq!(*file.read(300_004, 100).await.unwrap(), *b"");
@@ -465,11 +465,11 @@ fn a_file_that_others_make_shorter_or_longer_is_seen_so() {
                 at += file.read(at, 10_000).await.unwrap().len() as u64;
                 rounds += 1;
             }
-            // At the server: known after a while.
+            // A change at the server is known after a while.
             tape.books().change(|all| all.truncate(1_000_000));
             sleep(&m.env, Duration::from_millis(2500)).await;
             assert!(serially(&file, at, 10_000).await == bytes(1_000_000)[at as usize..]);
-            // Through the mux: at once.
+            // A change through the mux is known at once.
             at = 0;
             while at < 300_000 {
                 at += file.read(at, 10_000).await.unwrap().len() as u64;
@@ -561,7 +561,7 @@ fn what_has_lain_too_long_is_not_served() {
     let m = Muxed::new(&world);
     world.run(async move {
         let tape = Tape::new(bytes(4 << 20));
-        // Neither version nor length tells.
+        // Neither version nor length shows the change.
         tape.books().versions = false;
         mounted(&m, &tape, Shape::default()).await;
         let (_client, root) = m.client(Dialect::L).await;
@@ -578,21 +578,21 @@ fn what_has_lain_too_long_is_not_served() {
         sleep(&m.env, Duration::from_millis(500)).await;
         assert_eq!(*file.read(at + 1000, 1000).await.unwrap(), [7; 1000]);
         assert!(status(&m).ahead_dropped > 0);
-        // Who stops reading leaves nothing behind.
+        // A client that stops reading leaves nothing behind.
         m.all_settled().await;
         assert_eq!(m.mux.status().ahead, 0);
     });
 }
 
-/// The bytes of a block: who writes it next, and what may be read.
+/// The written values of a block, which determine the values that may be read.
 #[derive(Default)]
 struct Block {
-    /// The value, when its write was begun, and when it was answered.
+    /// The value, when its write began, and when it was answered.
     written: Vec<(u8, Duration, Option<Duration>)>,
 }
 
 impl Block {
-    /// Whether a read between these times may find this value, if what was written is seen `late` at most.
+    /// Whether a read between these times may return this value, if a change is visible after at most `late`.
     fn may_be(&self, value: u8, begun: Duration, ended: Duration, late: Duration) -> bool {
         (0..self.written.len()).any(|i| {
             let (of, since, _) = self.written[i];
@@ -617,7 +617,7 @@ fn a_file_that_another_client_writes_is_read_as_it_was_at_some_moment() {
             tape.books().versions = rng.below(2) == 0;
             let shape = Shape { delay: Duration::from_millis(1 + rng.below(30) as u64), ..far() };
             mounted(&m, &tape, shape.clone()).await;
-            // Half of the worlds are written at the server, behind the mux's back.
+            // In half of the worlds the server is changed directly, without the mux.
             let direct = rng.below(2) == 0;
             let late = if direct { Duration::from_millis(2500) } else { Duration::ZERO };
             let first = || Block { written: vec![(0, Duration::ZERO, Some(Duration::ZERO))] };
@@ -675,7 +675,7 @@ fn a_file_that_another_client_writes_is_read_as_it_was_at_some_moment() {
     assert!(served > 1 << 20, "it was hardly ever read ahead: {served} bytes");
 }
 
-/// A client of the server itself.
+/// Returns a client of the server itself.
 async fn straight(m: &Muxed, tape: &Arc<Tape>, shape: Shape) -> (Client, File) {
     let service = Service::new(tape.clone(), Gate::default(), Core::default());
     let (near, far) = m.links.link(shape);
@@ -766,7 +766,7 @@ fn a_flushed_read_that_waits_is_answered_at_once_and_hurts_nobody() {
                 None => {}
             }
         }
-        // The middle one is taken back, while the server answers no read.
+        // The middle one is cancelled, while the server answers no read.
         let oldtag = nine_proto::Tag(came as u16 + 1);
         let flushed = m.soon(Duration::from_millis(100), raw.call(200, Tmsg::Flush { oldtag })).await;
         assert!(flushed.expect("nobody waits for the server").starts_with("Rflush tag 200"));
@@ -777,7 +777,7 @@ fn a_flushed_read_that_waits_is_answered_at_once_and_hurts_nobody() {
             assert_ne!(tag, oldtag.0);
             assert!(got.unwrap() == data[usize::from(tag) * COUNT..][..COUNT]);
         }
-        // It is asked for again, and what follows.
+        // It is requested again, with the data after it.
         for n in [came + 1, sent, sent + 1] {
             raw.send(5, tread(n * COUNT, COUNT)).await.unwrap();
             assert!(rread(&mut raw).await.1.unwrap() == data[n * COUNT..][..COUNT]);
@@ -843,7 +843,7 @@ fn all_files_together_have_a_limit() {
         let files: Vec<File> = files.into_iter().map(|file| file.unwrap()).collect();
         let most = join_all(files.iter().map(read)).await.into_iter().max().unwrap();
         assert!(most <= AHEAD_MAX && most > AHEAD_MAX - (1 << 20), "{most} bytes");
-        // Those that had no room are read all the same, and when the others have gone idle, ahead.
+        // Files without a buffer are still read and, when the others have become idle, read ahead.
         sleep(&m.env, Duration::from_secs(3)).await;
         assert_eq!(m.mux.status().ahead, 0);
         let before = status(&m).ahead_served;

@@ -1,4 +1,4 @@
-//! Programs in the mux's own process (muxattach), and users who must prove themselves to a server behind it.
+//! Programs in the mux's own process (muxattach), and users who must authenticate to a server behind it.
 
 use nine_io::client::{Client, Options};
 use nine_io::server::{Anonymous, Core, Gate, Service};

@@ -1,4 +1,4 @@
-//! Machines that are off, or say nothing, among others: a tree in which they are mounted is as fast as without them.
+//! Machines that are off or silent, among others: a tree with their mounts must be as fast as without them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use crate::mux::world::{Muxed, cat, ls, owner, ram, within};
 const MOUNTS: usize = 50;
 const AWAY: usize = 5;
 const WAITS: [Option<Wait>; 3] = [None, Some(Wait::Ever), Some(Wait::AtMost(Duration::from_secs(5)))];
-/// At which message a server falls silent.
+/// The messages at which a server becomes silent.
 const SILENT: [fn(&Tmsg<'_>) -> bool; 5] = [
     |_| true,
     |message| !matches!(message, Tmsg::Version { .. }),
@@ -27,7 +27,7 @@ const SILENT: [fn(&Tmsg<'_>) -> bool; 5] = [
     |message| matches!(message, Tmsg::Getattr { .. } | Tmsg::Flush { .. }),
 ];
 
-/// `ls -l`: the names, and then the attributes of each.
+/// `ls -l`: reads the names, and then the attributes of each.
 async fn long(m: &Muxed, root: &File, limit: Duration) -> Vec<(String, Attr)> {
     within(&m.env, limit, async {
         let names = ls(root, "m").await.unwrap();
@@ -89,7 +89,7 @@ async fn fifty(m: Muxed, silent: fn(&Tmsg<'_>) -> bool, wait: Option<Wait>, late
     assert_eq!((first.len(), away(&first)), (MOUNTS, AWAY));
     let second = long(&m, &root, Duration::from_millis(50)).await;
     assert_eq!((second.len(), away(&second)), (MOUNTS, AWAY));
-    // Whoever goes there while it is away finds it later.
+    // A client that walks there while the server is away finds it later.
     let (path, puppet) = &puppets[0];
     let dir = root.walk(path).await.unwrap();
     let below = m.soon(Duration::from_secs(60), cat(&root, &format!("{path}/f1"))).await;
@@ -102,7 +102,7 @@ async fn fifty(m: Muxed, silent: fn(&Tmsg<'_>) -> bool, wait: Option<Wait>, late
     let made = m.soon(Duration::from_secs(60), dir.mkdir("dir", 0o755, NOGID)).await;
     assert!(made.is_none_or(|made| made.is_err()) || !is_contact);
     is_off.store(false, Ordering::Relaxed);
-    // The first listing has them looked at again.
+    // The first listing starts another check of them.
     let mut listings = 0;
     while away(&long(&m, &root, Duration::from_millis(1_200)).await) > 0 {
         m.env.sleep_until(m.env.now() + Duration::from_secs(1)).await;
@@ -113,7 +113,7 @@ async fn fifty(m: Muxed, silent: fn(&Tmsg<'_>) -> bool, wait: Option<Wait>, late
     let before = puppet.count("Tlcreate");
     dir.create("new", OpenFlags::RDWR, 0o644, NOGID).await.unwrap();
     assert_eq!(puppet.count("Tlcreate"), before + 1, "it is made on the server");
-    // After the end of its connection the same fid is for the next one.
+    // After its connection has ended, the same fid is used on the next one.
     puppet.hang_up();
     m.env.sleep_until(m.env.now() + Duration::from_secs(3)).await;
     dir.create("again", OpenFlags::RDWR, 0o644, NOGID).await.unwrap();

@@ -1,4 +1,4 @@
-//! What changes in a name space, as who reads its `#changes` is told.
+//! Changes of a name space, as reported to readers of its `#changes`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use nine_sim::{Shape, World};
 use crate::mux::reconnect::{Fate, Place};
 use crate::mux::world::{Muxed, fill, owner, put, ram};
 
-/// A server that tells nothing.
+/// A server that reports no changes.
 struct Dumb(Arc<Ram>);
 
 impl FileServer for Dumb {
@@ -25,7 +25,7 @@ impl FileServer for Dumb {
     }
 }
 
-/// A reader, and the lines that nobody has looked at.
+/// A reader, and its unread lines.
 struct Told {
     watch: Watch,
     lines: VecDeque<Line>,
@@ -43,7 +43,7 @@ impl Told {
         self.lines.pop_front().unwrap()
     }
 
-    /// Reads until this has been told; says what came before.
+    /// Reads until this change is reported. Returns the changes before it.
     async fn until(&mut self, wanted: Change) -> Vec<Change> {
         let mut before = Vec::new();
         loop {
@@ -86,11 +86,12 @@ fn a_name_space_tells_what_its_servers_tell_wherever_it_shows_them() {
         let mut told = Told::open(&root, None).await;
         told.until(sees("/n/a")).await;
         let a: Arc<dyn FileServer> = a;
-        // Behind the mux.
+        // A change without the mux.
         fill(&a, &[("x/new", "")]).await;
         let before = told.until(create("/n/a/x/new")).await;
         assert!(before.contains(&create("/bound/new")), "{before:?}");
-        // Through it: of a server that tells it is told once, of one that does not by the mux.
+        // Changes through the mux: of a server that reports changes only its own report is passed on; for other servers
+        // the mux reports them.
         put(&root, "n/a/own", "").await;
         put(&root, "n/b/dumb", "text").await;
         put(&root, "top", "").await;
@@ -133,19 +134,19 @@ fn who_has_lost_a_server_misses_nothing_or_is_told() {
         let mut told = Told::open(&root, None).await;
         told.until(sees("/a")).await;
         let (a_files, other_files): (Arc<dyn FileServer>, Arc<dyn FileServer>) = (a.clone(), other.clone());
-        // Cut, and there again.
+        // Cut, and reachable again.
         place.down();
         fill(&a_files, &[("meanwhile", "")]).await;
         told.until(blind("/a")).await;
         place.up(&a);
         told.until(create("/a/meanwhile")).await;
-        // Silent: the others are heard.
+        // Silent: changes of the other servers are reported.
         place.become_of(Fate::Silent);
         fill(&other_files, &[("there", "")]).await;
         told.until(create("/other/there")).await;
         place.cut();
         told.until(sees("/a")).await;
-        // Another life, whose changes nobody knows.
+        // A restarted server, whose changes in between are unknown.
         let new = ram(&[]).await;
         place.down();
         told.until(blind("/a")).await;
@@ -226,7 +227,7 @@ fn muxes_that_are_mounted_on_each_other_tell_no_change_for_ever() {
             }
         });
         assert_eq!(quiet.await, None::<()>);
-        // The other one's own file.
+        // The change file of the other one.
         let mut told = Told::open(&root.walk("other").await.unwrap(), None).await;
         assert!(matches!(told.next().await, Line::Here(_)));
         put(&there, "own", "").await;

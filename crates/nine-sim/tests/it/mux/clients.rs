@@ -1,4 +1,4 @@
-//! Clients that mean no good, and the others behind the same mux.
+//! Hostile clients, and honest ones behind the same mux.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -43,7 +43,8 @@ fn a_tag_in_use_is_refused_and_its_first_request_goes_on() {
     });
 }
 
-/// Never reads an answer, and asks for all it can, of a server that answers at once and of one that never does.
+/// A client never reads an answer, and requests as much as it can, of a server that answers at once and of one that
+/// never does.
 #[test]
 fn who_asks_and_never_reads_is_held_up_alone() {
     for silent in [false, true] {
@@ -91,8 +92,8 @@ fn who_asks_and_never_reads_is_held_up_alone() {
     }
 }
 
-/// Two thousand walks, opens and listings are under way while servers come and go beneath them: each is answered,
-/// with what was there or with that it is not there.
+/// Two thousand walks, opens and listings are in flight while mounts change. Each is answered, with data that was there
+/// or with an error that it is not there.
 #[test]
 fn requests_in_flight_survive_a_name_space_that_changes() {
     for seed in 0..3 {

@@ -1,5 +1,5 @@
-//! Links that are cut: without -r who uses that server gets an error that says so, or none; with -r only those get one
-//! who must. Nobody else notices.
+//! Cut links: without -r, clients of that server get a fitting error, or none; with -r, an error occurs only where it
+//! is unavoidable. Other clients are not affected.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
@@ -66,7 +66,7 @@ fn a_cut_link_hurts_its_own_server_only_and_is_dialled_anew() {
                         reached += 1;
                     }
                     Err(error) => {
-                        // No lie: not "there is no such file", but what has happened.
+                        // The error must describe the event: not "no such file".
                         let what = error.to_string();
                         assert!(
                             what.contains("reset") || what.contains("closed") || what.contains("pipe"),
@@ -92,7 +92,7 @@ fn a_cut_link_hurts_its_own_server_only_and_is_dialled_anew() {
     assert!(cut > 40 || !tries_all(40), "only {cut} cuts");
 }
 
-/// A server on links that the test cuts; clones are the same.
+/// A server on links that the test cuts. Clones share it.
 #[derive(Clone)]
 struct Site(Arc<Mutex<State>>);
 
@@ -100,11 +100,11 @@ struct State {
     service: Service,
     links: Arc<Links>,
     up: bool,
-    /// Of the next links.
+    /// For the next links.
     shape: Shape,
-    /// Its answers to Twalk and Tlopen take so long.
+    /// Delay of its answers to Twalk and Tlopen.
     slow: Option<Duration>,
-    /// Of links to come, the next one first; then `shape`.
+    /// Shapes of the next links, in order; after them `shape`.
     next: VecDeque<Shape>,
     wires: Vec<Weak<Mutex<Wire>>>,
     dials: u32,
@@ -116,7 +116,7 @@ struct Wire {
     waker: Option<Waker>,
 }
 
-/// How a link ends for the mux. What is on its way to the server arrives all the same.
+/// How a link ends for the mux. Data in flight to the server still arrives.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cut {
     Reset,
@@ -147,7 +147,7 @@ impl Site {
         self.0.lock().unwrap()
     }
 
-    /// What mounts it with -r.
+    /// Returns a mountable server with -r.
     fn server(&self, wait: Wait) -> Server {
         Server { wait: Some(wait), ..Server::new("far", Arc::new(self.clone())) }
     }
@@ -163,7 +163,7 @@ impl Site {
         }
     }
 
-    /// Nobody answers there until it is `up` again.
+    /// Makes the server unreachable until `up`.
     fn down(&self) {
         self.state().up = false;
         self.cut(Cut::Reset);
@@ -177,7 +177,7 @@ impl Site {
         self.state().dials
     }
 
-    /// Connections, and the fids on all of them.
+    /// Returns the number of connections, and of their fids.
     fn holds(&self) -> (usize, usize) {
         let clients = self.state().service.core.clients();
         (clients.len(), clients.iter().map(|client| client.fids).sum())
@@ -209,7 +209,7 @@ impl Dial for Site {
 }
 
 impl Near {
-    /// What has become of the link, or the waker is there to be told.
+    /// Returns how the link was cut, or registers the waker.
     fn cut(&self, cx: &Context<'_>) -> Option<Cut> {
         let mut wire = self.wire.lock().unwrap();
         wire.waker = Some(cx.waker().clone());
@@ -242,7 +242,8 @@ impl Transport for Near {
     }
 }
 
-/// Passes on what a server and the mux say; what answers walks and opens, or their flushes, takes the long way.
+/// Relays messages between the server and the mux. Answers to walks and opens, and to their flushes, take the slow
+/// link.
 async fn detour(mut near: End, mut far: End, (mut out, mut back): (End, End)) {
     let [mut forth, mut came, mut long, mut late, mut home] = [const { Vec::new() }; 5];
     let passed = poll_fn(|cx| {
@@ -296,7 +297,7 @@ fn push(cx: &mut Context<'_>, to: &mut End, from: &mut Vec<u8>) -> io::Result<us
     }
 }
 
-/// Goes on by itself; what comes of it can be waited for beside other things.
+/// Runs work in the background. The returned future waits for its output.
 fn begin<T: 'static>(m: &Muxed, work: impl Future<Output = T> + 'static) -> LocalBoxFuture<'static, T> {
     let done = Rc::new(RefCell::new((None, None::<Waker>)));
     let told = done.clone();
@@ -314,7 +315,7 @@ fn begin<T: 'static>(m: &Muxed, work: impl Future<Output = T> + 'static) -> Loca
 }
 
 async fn pause(m: &Muxed, ms: u64) {
-    // A timer that is asked again is another one: this asks once.
+    // A timer that is created again starts again. This creates one only.
     begin(m, m.env.sleep_until(m.env.now() + Duration::from_millis(ms))).await;
 }
 
@@ -323,8 +324,8 @@ async fn text(file: &File) -> Result<String, Errno> {
     Ok(String::from_utf8_lossy(&data).into())
 }
 
-/// Runs a test in a world with a site that is mounted with -r on `/far`, and a good server on `/good`; then nothing is
-/// left anywhere.
+/// Runs a test in a world with a site that is mounted with -r on `/far`, and a good server on `/good`. Then nothing may
+/// be left.
 fn world<F: Future<Output = ()> + 'static>(
     seed: u64,
     wait: Wait,
@@ -372,7 +373,7 @@ fn ten_cuts_a_minute_lose_nothing_do_nothing_twice_and_leave_nothing() {
                 let file = dir.open_or_create("data", OpenFlags::RDWR, 0o644).await.unwrap();
                 drop(dir.open_or_create("log", OpenFlags::RDWR, 0o644).await.unwrap());
                 let log = dir.open("log", log).await.unwrap();
-                // What was done, and what may have been.
+                // Operations that were done, and those that may have been.
                 let (mut lines, mut dirs) = (Vec::new(), Vec::new());
                 for turn in 0u32.. {
                     if over.get() {
@@ -431,7 +432,7 @@ fn ten_cuts_a_minute_lose_nothing_do_nothing_twice_and_leave_nothing() {
     }
 }
 
-/// Whether it was done; what is not known has to be said so.
+/// Returns whether it was done. An unknown outcome must be reported as such.
 fn known<T>(result: Result<T, Error>) -> bool {
     result.inspect_err(|error| assert_eq!(error.errno(), Errno::EIO, "{error}")).is_ok()
 }
@@ -442,7 +443,7 @@ async fn raw_walk(raw: &mut Raw, newfid: u32, names: &[&[u8]]) {
     assert!(walked.starts_with("Rwalk"), "{walked}");
 }
 
-/// Takes a request back; it says EINTR before, or nothing.
+/// Cancels a request, which may be answered with EINTR before the Rflush.
 async fn flush(raw: &mut Raw, oldtag: u16) {
     let mut said = raw.call(oldtag + 1000, Tmsg::Flush { oldtag: Tag(oldtag) }).await;
     if said == format!("Rlerror tag {oldtag} ecode {}", Errno::EINTR.0) {
@@ -482,7 +483,7 @@ fn what_waits_is_flushed_at_once_and_has_not_happened() {
                     within(&m.env, Duration::from_millis(10), flush(&mut raw, 5)).await;
                 }
             }
-            // Somebody waits for the same fid when another one gives up.
+            // Another request waits for the same fid when the first one is cancelled.
             raw.send(5, raw_read()).await.unwrap();
             raw.send(7, raw_read()).await.unwrap();
             pause(&m, 500).await;
@@ -509,7 +510,7 @@ fn a_flush_ends_what_is_being_brought_back() {
             site.cut(Cut::Reset);
             raw.send(5, raw_read()).await.unwrap();
             pause(&m, delay).await;
-            // The server flushes as slowly.
+            // The server answers the flush as slowly.
             within(&m.env, Duration::from_millis(2_010), flush(&mut raw, 5)).await;
             let read = within(&m.env, Duration::from_secs(10), raw.call(5, raw_read())).await;
             assert!(read.starts_with("Rread tag 5"), "{read}");
@@ -539,18 +540,18 @@ fn a_client_that_hangs_up_while_it_waits_leaves_no_fid() {
                 .unwrap();
             raw.send(8, Tmsg::Clunk { fid: Fid(3) }).await.unwrap();
             pause(&m, 2_500).await;
-            // Half of the worlds: while they are brought back.
+            // In half of the worlds: while its fids are being restored.
             if slow {
                 site.up();
                 pause(&m, seed * 137).await;
             }
             raw.hang_up();
-            // A slow server flushes slowly.
+            // A slow server is slow to flush, too.
             pause(&m, 1_000).await;
             assert_eq!(m.core.connected(), others);
             site.up();
             pause(&m, 5_000).await;
-            // Not even dialled, if nobody needs it.
+            // It is not even dialled, if no fid needs it.
             let now = site.holds();
             assert!(now == (0, 0) || now.0 == 1 && now.1 <= base.1, "{now:?} are left of {base:?}");
             assert_eq!(m.mux.status().jobs_now, 1, "the pulse of the lane");
@@ -594,7 +595,7 @@ fn whoever_does_not_wait_has_not_removed_and_has_no_fid() {
         let mut raw = m.raw().await;
         raw_walk(&mut raw, 2, &[b"far", b"f"]).await;
         raw_walk(&mut raw, 3, &[b"far", b"d", b"g"]).await;
-        // Something is to be brought back.
+        // This fid must be restored.
         raw_walk(&mut raw, 4, &[b"far"]).await;
         assert!(raw.call(1, Tmsg::Lopen { fid: Fid(3), flags: 0 }).await.starts_with("Rlopen"));
         site.down();
@@ -602,7 +603,7 @@ fn whoever_does_not_wait_has_not_removed_and_has_no_fid() {
         let said = within(&m.env, Duration::from_millis(10), raw.call(5, Tmsg::Remove { fid: Fid(2) })).await;
         assert!(said.starts_with("Rlerror tag 5"), "{said}");
         within(&m.env, Duration::from_millis(10), raw.call(5, Tmsg::Clunk { fid: Fid(3) })).await;
-        // The numbers are free, whatever was said (remove(5), clunk(5)).
+        // The numbers are free, whatever the answers were (remove(5), clunk(5)).
         site.up();
         pause(&m, 2_000).await;
         raw_walk(&mut raw, 2, &[b"far", b"f"]).await;
@@ -619,10 +620,10 @@ fn walks_and_attaches_into_the_mount_wait_as_they_are_told() {
             let (client, root) = m.client(Dialect::U).await;
             let there = root.walk("far").await.unwrap();
             site.down();
-            // So that it is found out.
+            // So that the mux notices.
             pause(&m, 100).await;
             let begun = m.env.now();
-            // What is covered is shown; who lists does not wait long.
+            // The covered directory is shown. A listing does not wait long.
             let names = within(&m.env, Duration::from_millis(1_100), ls(&root, "")).await.unwrap();
             assert_eq!(names, ["far", "good"]);
             let asks = join(root.walk("far/d/g"), client.attach("u", NOUID, "/far/d"));
@@ -683,7 +684,7 @@ fn a_mux_that_ends_waits_for_no_server_that_is_away() {
             assert!(m.env.now() - begun < Duration::from_millis(20));
             pause(&m, 100).await;
             assert_eq!(m.core.connected(), 0);
-            // It had not been sent, and never is.
+            // The request had not been sent, and never is.
             site.up();
             pause(&m, 5_000).await;
             assert!(site.holds().1 <= 2, "{:?}", site.holds());
@@ -706,7 +707,7 @@ fn a_server_that_comes_back_slow_keeps_up_with_whoever_asks() {
             let files: Vec<File> = files.into_iter().collect::<Result<_, _>>().unwrap();
             clients.push((client, root, dir, name, files));
         }
-        // The tree's root, the client's roots, and what is open.
+        // The tree's root, the clients' roots, and the open files.
         let all = site.holds().1;
         assert!(all > 3 * EACH);
         // A fid takes 4 s from now on, a root 2 s: all of them 22 s.
@@ -724,7 +725,7 @@ fn a_server_that_comes_back_slow_keeps_up_with_whoever_asks() {
             while !over.get() {
                 let file = &files[at % EACH];
                 at += 67;
-                // It may be cut once before it is there.
+                // The link may be cut once before it is restored.
                 let limit = Duration::from_secs(16);
                 assert_eq!(within(&m.env, limit, text(file)).await, Ok(name.clone()));
                 for _ in 0..20 {
@@ -892,7 +893,7 @@ fn what_has_two_files_waits_over_several_cuts() {
                 while site.dials() == dials {
                     pause(&m, 1).await;
                 }
-                // One of the two is back, or both, or it is on its way.
+                // One of the two names is back, or both, or the rename is in flight.
                 pause(&m, 120 + 6 * seed).await;
                 site.cut(Cut::Reset);
             };
@@ -912,17 +913,17 @@ fn what_has_two_files_waits_over_several_cuts() {
     assert!(2 * done > all || !tries_all(30), "{done} of {all} are known to be done");
 }
 
-/// What a name of a directory may be: no file, or a file with these bytes.
+/// Possible states of a name: no file, or a file with these bytes.
 type States = BTreeSet<Option<Vec<u8>>>;
 
-/// A client at work in a directory of its own, and what it knows of that.
+/// A client that works in its own directory, and its knowledge about it.
 struct Worker {
     n: usize,
     m: Muxed,
     site: Site,
     rng: Rng,
     dialect: Dialect,
-    /// Whether requests fail when the server is away.
+    /// Whether requests fail while the server is away.
     fails: bool,
     dir: File,
     names: Vec<States>,
@@ -933,7 +934,7 @@ struct Worker {
 struct Handle {
     file: File,
     appends: bool,
-    /// By which connections it was written to first and last, and not synced since.
+    /// The connections of the first and the last unsynced write.
     unsynced: Option<(u32, u32)>,
 }
 
@@ -968,11 +969,11 @@ impl Worker {
         (self, counts)
     }
 
-    /// Of what may be asked twice: it is done, unless nobody waits for the server.
+    /// For operations that may be repeated: they succeed, unless requests fail while the server is away.
     fn must<T>(&mut self, what: &str, result: Result<T, Error>) -> Option<T> {
         let is_away = |error: &Error| {
             let known = [Errno::ECONNRESET, Errno::ECONNREFUSED, Errno::ETIMEDOUT];
-            // 9P2000 has no numbers.
+            // 9P2000 has no error numbers.
             self.fails && (known.contains(&error.errno()) || error.to_string().ends_with("waited for 2 s"))
         };
         match result {
@@ -988,7 +989,7 @@ impl Worker {
         }
     }
 
-    /// Of what must not be done twice.
+    /// For operations that must not be repeated.
     fn may<T>(&mut self, what: &str, result: Result<T, Error>) -> Option<T> {
         match result {
             Err(error)
@@ -1002,7 +1003,7 @@ impl Worker {
         }
     }
 
-    /// It has happened, or may have.
+    /// Records that a change was made, or may have been.
     fn then(&mut self, n: usize, is_known: bool, change: impl Fn(&Option<Vec<u8>>) -> Option<Vec<u8>>) {
         let after: States = self.names[n].iter().map(change).collect();
         match is_known {
@@ -1011,7 +1012,7 @@ impl Worker {
         }
     }
 
-    /// The name was found, or not.
+    /// Records whether the name was found.
     fn found(&mut self, n: usize, is_there: bool) {
         self.names[n].retain(|state| state.is_some() == is_there);
         assert!(!self.names[n].is_empty(), "client {}: n{n} is there: {is_there}; that cannot be", self.n);
@@ -1021,7 +1022,7 @@ impl Worker {
         format!("n{n}")
     }
 
-    /// Opens a file that may be there, unless it is open.
+    /// Opens a file that may exist, unless it is open.
     async fn handle(&mut self, n: usize, flags: OpenFlags) -> bool {
         if self.open[n].is_some() {
             return true;
@@ -1062,7 +1063,7 @@ impl Worker {
         let (appends, result) = (handle.appends, handle.file.write_all_at(at as u64, &data).await);
         let dials = self.site.dials();
         let first = handle.unsynced.map_or(dials, |(first, _)| first);
-        // Who was told of an error knows that already.
+        // After an error the client knows that already.
         handle.unsynced = if result.is_ok() { Some((first, dials)) } else { handle.unsynced };
         let wrote = if appends { self.may("append", result) } else { self.must("write", result) };
         self.then(n, wrote.is_some(), |state| {
@@ -1135,7 +1136,7 @@ impl Worker {
         Some(is_there)
     }
 
-    /// To a name that is free; what is open goes with it.
+    /// Renames to a free name. The open file moves with it.
     async fn rename(&mut self, n: usize) {
         let to = self.rng.below(NAMES);
         if to == n || self.is_there(n).await != Some(true) || self.is_there(to).await != Some(false) {
@@ -1151,7 +1152,7 @@ impl Worker {
             self.open[n] = None;
             self.names[to].extend(files);
             self.names[n].insert(None);
-            // It is in one place.
+            // It must have exactly one of the two names.
             while let Some(is_there) = self.is_there(n).await {
                 if self.is_there(to).await == Some(!is_there) {
                     break;
@@ -1180,7 +1181,7 @@ impl Worker {
     }
 
     async fn append(&mut self, n: usize) {
-        // 9P2000 has no word for it.
+        // 9P2000 has no append mode.
         if self.dialect != Dialect::P2000 {
             self.open[n] = None;
             self.handle(n, OpenFlags::RDWR | OpenFlags::APPEND).await;
@@ -1201,9 +1202,9 @@ impl Worker {
                 if error.errno() == Errno::EIO
                     && (self.dialect.is_l() || error.to_string().contains("not synced")) =>
             {
-                // The change may be one of attributes, by an earlier fid, or of some file of the server.
+                // The change may be one of attributes, by an earlier fid, or of another file of the server.
                 assert!(after > 1, "client {}: n{n} was not lost", self.n);
-                // It is not synced yet: another loss is another error.
+                // It is still not synced: another loss is another error.
                 handle.unsynced = wrote.map(|_| (after, after));
             }
             Err(_) => {
@@ -1214,7 +1215,7 @@ impl Worker {
     }
 }
 
-/// Cuts in every way, until the others are done.
+/// Cuts links in every way until the clients are done.
 async fn havoc(m: Muxed, site: Site, mut rng: Rng, over: Rc<Cell<bool>>) -> u32 {
     let mut cuts = 0;
     while !over.get() {
@@ -1228,7 +1229,7 @@ async fn havoc(m: Muxed, site: Site, mut rng: Rng, over: Rc<Cell<bool>>) -> u32 
                 pause(&m, rng.below(3_000) as u64).await;
                 site.up();
             }
-            // In the middle of the replay, again and again.
+            // During the replay, repeatedly.
             2 => {
                 for _ in 0..3 {
                     site.cut(how);
@@ -1240,7 +1241,7 @@ async fn havoc(m: Muxed, site: Site, mut rng: Rng, over: Rc<Cell<bool>>) -> u32 
                 }
                 site.cut(how);
             }
-            // What is on its way is lost both ways.
+            // Data in flight is lost in both directions.
             3 => {
                 let shapes = 1 + rng.below(3);
                 for _ in 0..shapes {
@@ -1270,7 +1271,7 @@ fn whatever_is_cut_the_files_are_as_their_clients_were_told() {
             let mut rng = Rng::new(seed);
             {
                 let mut state = site.state();
-                // .L, or one that can say less.
+                // .L, or a weaker dialect.
                 state.service.dialects =
                     [&[Dialect::L][..], &[Dialect::L], &[Dialect::U], &[Dialect::P2000]][rng.below(4)];
                 state.shape.delay = Duration::from_millis(1 + rng.below(15) as u64);
@@ -1299,7 +1300,7 @@ fn whatever_is_cut_the_files_are_as_their_clients_were_told() {
             let done = done.unwrap_or_else(|| panic!("somebody waits for ever: NINE_SEED={seed}"));
             over.set(true);
             let cuts = havoc.await;
-            // The server itself, without anything between.
+            // The server itself, without a mux.
             let (near, far) = m.links.link(Shape::default());
             let service = site.state().service.connect(Box::new(far));
             m.env.spawn(Box::pin(service));
@@ -1340,11 +1341,11 @@ fn whatever_is_cut_the_files_are_as_their_clients_were_told() {
         (cuts, worlds) = (cuts + some, worlds + 1);
         all = Counts { done: all.done + of.done, unknown: all.unknown + of.unknown };
     }
-    // A world in which nothing is cut, or everything fails, proves little.
+    // A world without cuts, or where everything fails, proves little.
     assert!(worlds == 1 || cuts > 5 * worlds && all.done > 10 * all.unknown, "{cuts} cuts, {all:?}");
 }
 
-/// A page, and when it was filled with what: the write's beginning, its answer, the byte.
+/// The contents of a page over time: start of the write, its answer, the byte.
 type Page = Vec<(Duration, Option<Duration>, u8)>;
 
 #[test]

@@ -2,7 +2,7 @@
 //! steps.
 //!
 //! The server keeps each file and each directory twice: as clients see it, and as it is on stable storage. A Tfsync
-//! stores this one file or directory. A crash keeps of everything else some changes and loses the others.
+//! stores this one file or directory. A crash loses a random part of all other changes.
 //!
 //! The oracle knows the acknowledged changes alone. A successful sync must find all of them on stable storage. A sync
 //! that fails with EIO is allowed only after a crash; the oracle then takes what the server has.
@@ -47,7 +47,7 @@ impl CrashingServer {
         Self(Mutex::new(vec![root]))
     }
 
-    /// Everything that was not synced is lost, or some of it.
+    /// Crashes: each unsynced change may be lost.
     fn crash(&self, rng: &mut Rng) {
         for inode in &mut *self.0.lock().unwrap() {
             let Content { data, names, mode } = &mut inode.stable;
@@ -192,19 +192,19 @@ struct Machine {
     place: Place,
     rng: Rng,
     root: File,
-    /// What was acknowledged.
+    /// Acknowledged changes.
     expected: BTreeMap<usize, Content>,
     /// Directories that stay open.
     held: Vec<(usize, File)>,
     crashes: usize,
-    /// One in so many steps is a crash before it; 0: none.
+    /// One in so many steps begins with a crash; 0: none.
     risk: usize,
     synced: usize,
     failed: usize,
 }
 
 impl Machine {
-    /// The server may crash here, or the connection end.
+    /// The server may crash here, or the connection may end.
     async fn step(&mut self) {
         if self.risk != 0 && self.rng.below(self.risk) == 0 {
             self.crashes += 1;
@@ -217,7 +217,7 @@ impl Machine {
         }
     }
 
-    /// The number of what is there; the test looks past the mux.
+    /// Returns the number of an existing file, read from the server directly.
     fn number(&self, dir: usize, name: &str) -> usize {
         self.server.live(dir).names[name.as_bytes()]
     }
@@ -262,7 +262,7 @@ impl Machine {
         self.step().await;
         let mode = self.rng.below(0o777) as u32;
         file.1.setattr(&SetAttr { mode: Some(mode), ..SetAttr::default() }).await?;
-        // The type is no part of it.
+        // `mode` has no file type, so take the server's value.
         self.expected(file.0).mode = self.server.live(file.0).mode;
         Ok(())
     }
@@ -330,7 +330,7 @@ impl Machine {
         }
     }
 
-    /// A rollback journal, as SQLite has it.
+    /// A rollback journal, as in SQLite.
     async fn sqlite(&mut self) -> std::result::Result<(), Error> {
         let dir = self.dir(0).await?;
         let db = match self.open(&dir, "db").await {
@@ -348,7 +348,7 @@ impl Machine {
         self.sync(&dir, false).await
     }
 
-    /// A file that is replaced, as dpkg does it; into another directory at times.
+    /// A replaced file, as in dpkg; sometimes in another directory.
     async fn dpkg(&mut self, sub: usize) -> std::result::Result<(), Error> {
         let (dir, sub) = (self.dir(0).await?, self.dir(sub).await?);
         let name = ["conf", "lib"][self.rng.below(2)];
@@ -364,7 +364,7 @@ impl Machine {
         self.sync(into, false).await
     }
 
-    /// An object that is written, closed, named, and synced by another descriptor.
+    /// An object that is written, closed, renamed, and synced by another descriptor, as in git.
     async fn git(&mut self, sub: usize, number: usize) -> std::result::Result<(), Error> {
         let (dir, sub) = (self.dir(0).await?, self.dir(sub).await?);
         let (tmp, name) = (format!("tmp_obj_{number}"), format!("object-{number}"));

@@ -1,4 +1,4 @@
-//! Fairness, in simulated time: how long the others wait while one misbehaves.
+//! Fairness, in simulated time: the latency of clients while another one misbehaves.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,13 +19,13 @@ use crate::common::Zeros;
 use crate::mux::puppet::{Act, Puppet};
 use crate::mux::world::{Muxed, cat, owner, ram};
 
-/// How long one in a hundred waits longer than, of all that `times` has.
+/// Returns the 99th percentile.
 fn p99(mut times: Vec<Duration>) -> Duration {
     times.sort();
     times[times.len() * 99 / 100]
 }
 
-/// One of ten servers answers nothing, and fifty requests wait there for each client; twenty clients work with the
+/// One of ten servers does not answer, and fifty requests of each client wait for it. Twenty clients work with the
 /// others.
 #[test]
 fn a_stalled_server_among_ten_slows_nobody_else() {
@@ -67,7 +67,7 @@ async fn client_beside(m: &Muxed, stalls: bool, mut rng: Rng) -> Vec<Duration> {
     times
 }
 
-/// A client with room for all that it likes to have under way.
+/// Returns a client whose link has room for all requests that it wants in flight.
 async fn greedy(m: &Muxed) -> (Client, File) {
     let service = Service::new(Arc::new(m.mux.clone()), Gate::default(), m.core.clone());
     let (near, far) = m.links.link(Shape { window: 4 << 20, ..Shape::default() });
@@ -79,8 +79,8 @@ async fn greedy(m: &Muxed) -> (Client, File) {
     (client, root)
 }
 
-/// One client reads as much as it can from a server that a hundred use, over a link that has room for 64 KiB
-/// and a budget that fits it.
+/// One client reads as much as it can from a server that a hundred clients use. The link has room for 64 KiB, and the
+/// budget fits it.
 #[test]
 fn a_greedy_client_among_a_hundred_does_not_double_the_waits_of_the_others() {
     let waits = |is_greedy: bool| {
@@ -91,8 +91,8 @@ fn a_greedy_client_among_a_hundred_does_not_double_the_waits_of_the_others() {
             let service = Service::new(Arc::new(Zeros::default()), Gate::default(), Core::default());
             let shape = Shape { window: 64 * 1024, piece: 32 * 1024, ..Shape::default() };
             let mut server = Server { local: true, ..m.far_service("zeros", service, shape) };
-            // Four times what the link holds. What one client may have under way it may have at the server, too, before
-            // whoever comes next: with the 32 MiB of the default, others would wait for 80 ms on this link.
+            // Four times the link's window. The requests that one client has in flight are ahead of the next client's
+            // at the server, too. With the default of 32 MiB, others would wait for 80 ms on this link.
             server.options.budget = 512 * 1024;
             m.space.mount(server, "", &owner(), "/z", Flags::REPLACE).await.unwrap();
             let taken = Rc::new(RefCell::new(0));
@@ -134,7 +134,7 @@ async fn modest(m: &Muxed, mut rng: Rng) -> Vec<Duration> {
     times
 }
 
-/// The root of the mux for a client without proof.
+/// Returns the mux's root for a client without authentication.
 async fn guest(m: &Muxed) -> (Client, File) {
     let gate = Gate { anonymous: Anonymous::Trusted, ..Gate::default() };
     let service = Service::new(Arc::new(m.mux.clone()), gate, m.core.clone());
@@ -146,7 +146,7 @@ async fn guest(m: &Muxed) -> (Client, File) {
     (client, root)
 }
 
-/// Walks until it is refused.
+/// Walks until a walk is refused. Returns the files and the error.
 async fn walk_all(root: &File, path: &str) -> (Vec<File>, Errno) {
     let mut all = Vec::new();
     loop {
@@ -168,7 +168,7 @@ fn fids_of_a_server_are_shared_by_the_clients_of_a_mux() {
         let (_one, root) = guest(&m).await;
         let (_two, again) = guest(&m).await;
         let dir = root.walk("s/d").await.unwrap();
-        // Three eighths of them, however it walks, and on as many connections as it likes.
+        // Three eighths of them, for any way of walking and any number of connections.
         let (one, refused) = walk_all(&dir, "f").await;
         assert_eq!((one.len(), refused), (23, Errno::ENFILE));
         let (two, refused) = walk_all(&again, "s/d/f").await;
@@ -176,7 +176,7 @@ fn fids_of_a_server_are_shared_by_the_clients_of_a_mux() {
         let (_client, owner) = m.client(Dialect::L).await;
         assert_eq!(cat(&owner, "s/d/f").await, Ok("text".into()));
         drop(one);
-        // Behind its clunks.
+        // After its clunks.
         dir.walk("").await.unwrap();
         assert_eq!(cat(&again, "s/d/f").await, Ok("text".into()));
     });

@@ -1,4 +1,4 @@
-//! Tflush across the mux, in every order (flush(5)), and clients that go while something is under way.
+//! Tflush through the mux, in every order (flush(5)), and clients that disconnect with requests in flight.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use crate::mux::puppet::{Act, Puppet, reply};
 use crate::mux::upstreams::{between, deed};
 use crate::mux::world::{Muxed, cat, ls, owner, ram, within};
 
-/// A client beside a bad server, which keeps back what `holds` says and flushes as `late` says.
+/// Returns a client of a bad server, which holds back the messages selected by `holds`, and flushes them after their
+/// answers if `late`.
 async fn client(m: &Muxed, late: bool, holds: fn(&Tmsg<'_>) -> bool) -> (Puppet, Raw) {
     let puppet = Puppet::new(m, |_, _| Act::Honest);
     between(m, &puppet).await;
@@ -43,7 +44,7 @@ fn flush(oldtag: u16) -> Tmsg<'static> {
     Tmsg::Flush { oldtag: Tag(oldtag) }
 }
 
-/// What is asked, with fid 9 for what it makes, and what answers it.
+/// Requests, which create fid 9 if they create one, and their answers.
 const ASKED: &[(Tmsg<'static>, &str)] = &[
     (Tmsg::Read { fid: Fid(2), offset: 0, count: 100 }, "Rread"),
     (Tmsg::Walk { fid: Fid(3), newfid: Fid(9), names: Names::Slice(&[b"x"]) }, "Rwalk"),
@@ -54,7 +55,7 @@ const ASKED: &[(Tmsg<'static>, &str)] = &[
     (Tmsg::Getattr { fid: Fid(2), mask: 0x7ff }, "Rgetattr"),
 ];
 
-/// The messages that tests keep back.
+/// The messages that the tests hold back.
 fn asks(message: &Tmsg<'_>) -> bool {
     matches!(
         message,
@@ -78,7 +79,7 @@ fn what_is_flushed_has_not_happened_if_the_server_says_so() {
             assert_eq!(raw.call(6, flush(5)).await, "Rflush tag 6");
             assert_eq!(puppet.count("Tflush"), 1);
             puppet.does(|_, _| Act::Honest);
-            // The tag and what it would have made are free.
+            // The tag is free, and so is the fid that would have been created.
             assert!(raw.call(5, read(0)).await.starts_with("Rread tag 5"));
             let walk = Tmsg::Walk { fid: Fid(3), newfid: Fid(9), names: Names::Slice(&[b"x"]) };
             assert!(raw.call(5, walk).await.starts_with("Rwalk"));
@@ -103,7 +104,7 @@ fn what_happened_before_its_flush_is_answered_before_its_flush() {
             if is_made {
                 assert_eq!(raw.reply().await, "Rflush tag 6");
             } else {
-                // More was to be done: what there was is undone.
+                // Several steps: the completed ones are undone.
                 assert_eq!(first, "Rflush tag 6");
                 assert!(seed == 2 || seed == 3, "{label} is one step");
             }
@@ -164,7 +165,7 @@ fn an_answer_after_its_rflush_ends_that_server_only() {
     });
 }
 
-/// Whatever answers nothing: the client has its Rflush when patience has run out, also for a Tclunk.
+/// The server answers nothing: the client gets its Rflush after the timeout, also for a Tclunk.
 #[test]
 fn a_flush_that_the_server_never_answers_is_answered_all_the_same() {
     for clunk in [false, true] {
@@ -184,7 +185,7 @@ fn a_flush_that_the_server_never_answers_is_answered_all_the_same() {
                 assert!(raw.call(5, Tmsg::Getattr { fid: Fid(1), mask: 1 }).await.starts_with("Rgetattr"));
             };
             within(&m.env, Duration::from_secs(30), answers).await;
-            // And what comes late harms nobody.
+            // Late answers do no harm.
             puppet.does(|_, _| Act::Honest);
             puppet.answer();
             m.all_settled().await;
@@ -228,7 +229,7 @@ fn what_waits_for_room_at_its_server_is_taken_back_at_once() {
     });
 }
 
-/// Who leaves, by a hangup or a new session, is cleaned up after: a Tflush for each request, a Tclunk for each fid.
+/// After a hang-up or a new session of a client, the mux sends a Tflush for each request and a Tclunk for each fid.
 #[test]
 fn who_leaves_takes_back_all_that_is_under_way() {
     for (seed, version) in [false, true, false, true].into_iter().enumerate() {
@@ -266,8 +267,8 @@ fn who_leaves_takes_back_all_that_is_under_way() {
     }
 }
 
-/// At each message of a walk, an open, a read, a listing and a create through the mux, the one who asked goes; the
-/// server honours the Tflush, or has been faster.
+/// A client disconnects at each message of a walk, an open, a read, a listing and a create through the mux. The server
+/// obeys the Tflush, or has answered before.
 #[test]
 fn who_leaves_at_any_moment_leaves_no_fid() {
     for late in [false, true] {
@@ -320,7 +321,7 @@ fn a_flushed_read_of_a_union_loses_no_entry() {
                 .await
                 .unwrap();
             m.space.mount(puppet.server(&m, "bad"), "", &owner(), "/u", Flags::AFTER).await.unwrap();
-            // What is mounted over an entry has to be asked, too.
+            // The mounted file over an entry must be asked for its attributes, too.
             m.space.bind("/u/dir", "/u/two", Flags::REPLACE).await.unwrap_err();
             m.space.bind("/u/f2", "/u/two", Flags::REPLACE).await.unwrap();
             let mut raw = m.raw().await;

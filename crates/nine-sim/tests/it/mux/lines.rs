@@ -1,4 +1,4 @@
-//! The lines of `/mux/mounts` make the same name space when they are read again, after whatever was done.
+//! The lines of `/mux/mounts` recreate the same name space, after any sequence of operations.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ const WORDS: [&str; 3] = ["one", "two", "three"];
 /// Mount points of the root.
 const POINTS: [&str; 4] = ["/m", "/n", "/o", "/q"];
 const STEPS: usize = 14;
-/// How deep trees are compared: binds may lead round.
+/// Depth to which trees are compared. Binds may create loops.
 const DEPTH: usize = 4;
 
 #[test]
@@ -30,7 +30,7 @@ fn the_lines_of_mounts_make_the_same_name_space_again() {
         let (made, said) = world.run(again(seed, first, second, rng));
         (lines, comments) = (lines + made, comments + said);
     }
-    // Comments, for calls that no line can make, are rare.
+    // Comments stand for calls that no line can express. They are rare.
     assert!(lines > 40 && comments * 10 < lines, "{lines} lines, {comments} comments");
 }
 
@@ -120,7 +120,7 @@ async fn again(seed: u64, first: Muxed, second: Muxed, mut rng: Rng) -> (usize, 
     (script.lines.len(), comments)
 }
 
-/// A statement by chance.
+/// Returns a random statement.
 async fn line(root: &File, rng: &mut Rng, done: &[String]) -> String {
     let order = ["", "-a ", "-b ", "-bc ", "-ac "][rng.below(5)];
     let old = match rng.below(3) {
@@ -135,7 +135,7 @@ async fn line(root: &File, rng: &mut Rng, done: &[String]) -> String {
             path(root, rng, false).await,
             if rng.one_in(2) { "/file".into() } else { path(root, rng, false).await }
         ),
-        // Undo an earlier line by its own words, or unmount everything from a path.
+        // Undo an earlier line by its own arguments, or unmount everything from a path.
         6 if !done.is_empty() => {
             let words: Vec<&str> = done[rng.below(done.len())].split(' ').collect();
             format!("unmount {} {}", words[words.len() - 2], words[words.len() - 1])
@@ -144,7 +144,7 @@ async fn line(root: &File, rng: &mut Rng, done: &[String]) -> String {
     }
 }
 
-/// A path that is there, mostly.
+/// Returns a path that exists in most cases.
 async fn path(root: &File, rng: &mut Rng, dir: bool) -> String {
     let mut path = String::new();
     for _ in 0..4 {
@@ -186,7 +186,7 @@ async fn names(root: &File, path: &str) -> Vec<(String, bool)> {
     names
 }
 
-/// Every path down to a depth, with the content of files.
+/// Returns every path down to a depth, with the content of files.
 async fn tree(root: &File, path: &str, depth: usize, all: &mut Vec<(String, String)>) {
     for (name, is_dir) in names(root, path).await {
         let path = format!("{path}/{name}");

@@ -10,12 +10,12 @@ use nine_sim::{Shape, World};
 
 use crate::mux::world::{Muxed, cat, ls, owner, put, ram, within};
 
-/// What ends a walk that goes round: in 9P2000, as text.
+/// Whether this error ends a walk in a loop. 9P2000 has only its text.
 fn is_loop(error: &nine_io::client::Error) -> bool {
     error.errno() == Errno::ELOOP || error.to_string().contains("loop")
 }
 
-/// Two muxes, each mounted on the other with these flags at this place.
+/// Mounts each of two muxes on the other, with these flags, at this path.
 async fn pair(world_a: &Muxed, world_b: &Muxed, at: &str, flags: Flags) {
     let (a, b) = (world_a.as_server("a"), world_b.as_server("b"));
     world_a.space.mount(b, "", &owner(), at, flags).await.unwrap();
@@ -36,15 +36,14 @@ fn a_walk_round_and_round_two_muxes_ends_with_an_error() {
             assert_eq!(cat(&root, "other/other/other/there").await, Ok("b".into()));
             let error = root.walk("other/".repeat(14)).await.unwrap_err();
             assert!(is_loop(&error), "{error}");
-            // And back out of it.
+            // And back out of the loop.
             assert_eq!(cat(&root, "other/other/other/../../there").await, Ok("b".into()));
             assert_eq!(cat(&root, "here").await, Ok("a".into()));
         });
     }
 }
 
-/// In unions at their roots, each is a part of the other: a name that nobody has is asked for until the end of the
-/// loop, and no further.
+/// In unions at their roots, each mux is a part of the other. A search for a missing name ends at the end of the loop.
 #[test]
 fn muxes_in_each_others_roots_find_what_there_is_and_end() {
     for flags in [Flags::AFTER, Flags::BEFORE] {
@@ -84,7 +83,7 @@ fn a_mux_in_its_own_root_finds_what_there_is_and_ends() {
     });
 }
 
-/// Hundreds of reads each way through muxes that have room for four at a time: every one is answered.
+/// Hundreds of reads in both directions through muxes with room for four at a time: every one is answered.
 #[test]
 fn muxes_full_of_each_others_requests_deliver_all_answers() {
     for seed in 0..4 {

@@ -1,4 +1,4 @@
-//! The mux in simulated worlds: clients on one side, RAM servers on the other, links between.
+//! The mux in simulated worlds: clients on one side, RAM servers on the other, links between them.
 
 mod again;
 mod ahead;

@@ -1,30 +1,30 @@
-//! What each path of a name space means: the oracle, written from bind(2), mount(2) and walk(5) alone.
+//! The oracle for paths of a name space, written from bind(2), mount(2) and walk(5) alone.
 //!
 //! Servers are trees of maps. A mount point and its members are files: the path of the name space that led to them does
-//! not matter afterwards. A file is a number, which it keeps when it is renamed. A file that replaces another one, or
-//! is created at the name of a removed one, takes over its binds: so a bind survives an atomic replacement. Nothing
-//! here is shared with the mux.
+//! not matter afterwards. A file is a number, which is the same after a rename. A file that replaces another one, or is
+//! created at the name of a removed one, takes over its binds, so a bind survives an atomic replacement. This code
+//! shares nothing with the mux.
 
 use std::collections::BTreeMap;
 
 use nine_mux::{Flags, Order};
 use nine_proto::{Errno, RenameMode};
 
-/// A file, whatever it is called.
+/// A file, independent of its name.
 pub type Id = u32;
 
-/// All servers, and what is mounted where. Server 0 is the backbone.
+/// All servers and mounts. Server 0 is the backbone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
     files: BTreeMap<Id, Entry>,
     pub roots: Vec<Id>,
     names: Vec<String>,
     mounts: BTreeMap<Id, Vec<Member>>,
-    /// In the words of the call that made them.
+    /// The path of each mount point, as in the call that created it.
     called: BTreeMap<Id, String>,
-    /// Calls so far that have mounted or bound something.
+    /// Number of mount and bind calls so far.
     calls: usize,
-    /// Planted by the canary: unions are searched from the wrong end.
+    /// Set by the canary: unions are searched in the wrong order.
     pub backwards: bool,
 }
 
@@ -39,7 +39,7 @@ struct Entry {
 enum Kind {
     File(Vec<u8>),
     Dir(BTreeMap<String, Id>),
-    /// It was removed, and something is still mounted from this name of its parent, or below it.
+    /// A removed file, with its name in the parent. It remains while something is mounted from it or from below it.
     Gone(String),
 }
 
@@ -47,44 +47,44 @@ enum Kind {
 struct Member {
     to: Id,
     create: bool,
-    /// By the words of which call; `None`: the directory itself.
+    /// The source path of the call; `None` for the covered directory itself.
     by: Option<String>,
     /// The number of the call.
     call: usize,
 }
 
-/// What somebody does. Paths have names with '/' between.
+/// An operation. Paths are names separated by '/'.
 #[derive(Clone, Debug)]
 pub enum Op {
     Read(String),
     List(String),
-    /// Eight bytes over what is there, without truncation: one step of one server.
+    /// Writes eight bytes over the content, without truncation: one step of one server.
     Write(String, [u8; 8]),
     Create(String, String),
     Mkdir(String, String),
     Remove(String),
-    /// A name of a directory becomes a name of another one.
+    /// Renames a file, possibly into another directory.
     Rename([String; 2], [String; 2], RenameMode),
     Mount(usize, String, Flags),
     Bind(String, String, Flags),
     Unmount(Option<String>, String),
 }
 
-/// What comes of it.
+/// The result of an operation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Saw {
     Done,
     Bytes(Vec<u8>),
-    /// Sorted; whether they are directories.
+    /// Names, sorted, and whether they are directories.
     Names(Vec<(String, bool)>),
     Failed(Errno),
 }
 
-/// How somebody came to a file: by names, each with what is there if nothing is mounted.
+/// The result of a walk: the files on its path, as they are without mounts, and the visible ones.
 #[derive(Clone)]
 struct Place {
     way: Vec<Id>,
-    /// What is to be seen: several in a union.
+    /// The visible files; several in a union.
     at: Vec<Id>,
 }
 
@@ -114,7 +114,7 @@ impl Model {
         }
     }
 
-    /// Puts a file, or a directory, into a directory of a server.
+    /// Adds a file, or a directory, to a directory of a server.
     pub fn plant(&mut self, dir: Id, name: &str, content: Option<&[u8]>) -> Id {
         let kind = match content {
             Some(bytes) => Kind::File(bytes.into()),
@@ -128,7 +128,7 @@ impl Model {
         id
     }
 
-    /// What comes of an operation, and the states that the world goes through on the way, the last one included.
+    /// Returns the result of an operation, and the states that the world passes through, including the last one.
     pub fn apply(&self, op: &Op) -> (Saw, Vec<Self>) {
         let mut states = Vec::new();
         let mut world = self.clone();
@@ -142,11 +142,11 @@ impl Model {
         (saw, states)
     }
 
-    /// Whether an operation may be refused so, with nothing changed, where the model says that it is done: not every
-    /// dialect has a rename that replaces, or leaves the directory.
+    /// Whether an operation may be refused with this error and without effect, although the model executes it. Not
+    /// every dialect has renames that replace a file or change the directory.
     pub fn may_refuse(&self, op: &Op, errno: Errno) -> bool {
         let Op::Rename([dir, _], [to, new], how) = op else { return false };
-        // Of the other modes, only .L has a word.
+        // Only .L has the other modes.
         if *how != RenameMode::Replace && errno == Errno::EINVAL {
             return true;
         }
@@ -155,7 +155,7 @@ impl Model {
         is_there && replaces.contains(&errno) || dir != to && [Errno::EXDEV, Errno::EINVAL].contains(&errno)
     }
 
-    /// What somebody sees who walked there in this state, and looked in a later one.
+    /// Returns the result of a read or list whose walk was in this state, and whose access was in a later one.
     pub fn look(&self, op: &Op, later: &Self) -> Answer<Saw> {
         let (Op::Read(path) | Op::List(path)) = op else { unreachable!("the others are no looks") };
         let mut place = self.walk(path)?;
@@ -169,7 +169,8 @@ impl Model {
         }
     }
 
-    /// The same by a path with "..", if it leads somewhere in this state: lexically, in the later one.
+    /// The same for a path with "..", if it exists in this state: ".." is resolved lexically, and the walk is in the
+    /// later state.
     pub fn look_back(&self, op: &Op, later: &Self) -> Option<Answer<Saw>> {
         let (Op::Read(path) | Op::List(path)) = op else { return None };
         let mut lexical = Vec::new();
@@ -185,7 +186,7 @@ impl Model {
         is_back.then(|| later.look(&op, later))
     }
 
-    /// The names to be seen in a directory; none if it is none.
+    /// Returns the visible names in a directory; none if it is not a directory.
     pub fn seen(&self, path: &str) -> Vec<(String, bool)> {
         self.walk(path).and_then(|place| self.list(&place)).unwrap_or_default()
     }
@@ -214,7 +215,7 @@ impl Model {
                     Err(errno) => return Err(errno),
                 }
                 let into = self.creates(&place).ok_or(Errno::EPERM)?;
-                // What is bound on the name may be gone, but the name is there.
+                // The file that is bound on the name may be gone, but the name exists.
                 if self.dir(into)?.contains_key(name) {
                     return Err(Errno::EEXIST);
                 }
@@ -251,13 +252,13 @@ impl Model {
         };
         let from: Vec<Id> = match covered {
             Ok(from) if self.mounts.contains_key(&from) => vec![from],
-            // Hidden by now, or out of reach: its words are enough.
+            // It is hidden or unreachable. The path of the call is sufficient.
             _ => {
                 let is = |called: &str| names(called).eq(names(old));
                 self.called.iter().filter(|(_, called)| is(called)).map(|(&from, _)| from).collect()
             }
         };
-        // One call: the latest of those that are named.
+        // One call: the latest of those that match.
         let is_named = |member: &&Member| match (&member.by, new) {
             (Some(by), Some(new)) => by == new || is.contains(&member.to),
             (by, _) => by.is_some(),
@@ -325,7 +326,7 @@ impl Model {
             },
             there => there,
         };
-        // A name that a member has stays in that member; else a file stays in the member in which it is.
+        // A name that exists in a member stays in that member. Otherwise the file stays in its present member.
         let into = match there {
             Some((_, dir)) => dir,
             None if to.at.contains(&in_dir) => in_dir,
@@ -396,8 +397,8 @@ impl Model {
             self.dir_mut(dir)?.insert(name.into(), file);
             self.files.get_mut(&file).expect("it was walked to").parent = dir;
         }
-        // Until the mux learns of it, binds of the one file show the other, and those of files below it find what has
-        // the same names there.
+        // Until the mux learns of the exchange, binds of one file show the other. Binds of files below find the files
+        // with the same names there.
         let mut unknown = self.clone();
         let limbo = self.next();
         let entry = Entry { server: 0, parent: 0, kind: Kind::Gone("?".into()) };
@@ -413,7 +414,7 @@ impl Model {
         Ok(Saw::Done)
     }
 
-    /// What has the path from `dir` to `file` in another directory.
+    /// Returns the file below `other` with the same relative path as `file` below `dir`.
     fn same_below(&self, file: Id, dir: Id, other: Id) -> Option<Id> {
         if file == dir {
             return Some(other);
@@ -422,7 +423,7 @@ impl Model {
         self.dir(above).ok()?.get(&self.name(file)).copied()
     }
 
-    /// The removed file of this name, if it is still bound somewhere.
+    /// Returns the removed file of this name, if it is still bound somewhere.
     fn gone(&self, dir: Id, name: &str) -> Option<Id> {
         let is = |entry: &Entry| entry.parent == dir && matches!(&entry.kind, Kind::Gone(of) if of == name);
         self.files.iter().find(|(_, entry)| is(entry)).map(|(&id, _)| id)
@@ -437,7 +438,7 @@ impl Model {
         names.iter().find(|(_, id)| **id == file).map_or(String::new(), |(name, _)| name.clone())
     }
 
-    /// Forgets files that are gone and from which nothing is mounted.
+    /// Forgets removed files from which nothing is mounted.
     fn bury(&mut self) {
         let mounted: Vec<Id> = self.mounts.values().flatten().map(|member| member.to).collect();
         let needed: Vec<Id> = self
@@ -449,7 +450,7 @@ impl Model {
         self.files.retain(|id, entry| !matches!(entry.kind, Kind::Gone(_)) || needed.contains(id));
     }
 
-    /// It is `dir`, or below it.
+    /// Whether `at` is `dir`, or below it.
     fn is_within(&self, mut at: Id, dir: Id) -> bool {
         while at != dir && self.files[&at].parent != at {
             at = self.files[&at].parent;
@@ -461,7 +462,7 @@ impl Model {
         self.files.get(&file).is_some_and(|entry| !matches!(entry.kind, Kind::Gone(_)))
     }
 
-    /// bind(2): early, and with all members of what is bound.
+    /// bind(2): resolved at the time of the call, with all members of the source.
     fn join(&mut self, new: &[Id], from: Id, (by, old): (&str, &str), flags: Flags) -> Answer<Saw> {
         if new.len() > 1 && flags.create {
             return Err(Errno::EINVAL);
@@ -485,8 +486,8 @@ impl Model {
         Ok(Saw::Done)
     }
 
-    /// The file that a mount on `old` covers: mounts on its last name do not count. With `make`, names that are missing
-    /// in the backbone are created.
+    /// Returns the file that a mount on `old` covers. Mounts on its last name are not followed. With `make`, missing
+    /// names in the backbone are created.
     fn covered(&mut self, old: &str, is_dir: Option<bool>, make: bool, states: &mut Vec<Self>) -> Answer<Id> {
         let names: Vec<&str> = names(old).collect();
         let mut place = self.root()?;
@@ -528,7 +529,7 @@ impl Model {
         Ok(place)
     }
 
-    /// Lexically: to where the last name was walked from.
+    /// "..": lexically, to the file from which the last name was walked.
     fn up(&self, place: &Place) -> Answer<Place> {
         self.dir(place.at[0])?;
         let mut way = place.way.clone();
@@ -538,7 +539,7 @@ impl Model {
         if at.is_empty() { Err(Errno::ENOENT) } else { Ok(Place { way, at }) }
     }
 
-    /// One name, into what is mounted there.
+    /// Walks one name, into the file that is mounted there.
     fn step(&self, place: &Place, name: &str) -> Answer<Place> {
         let (file, _) = self.first(place, name)?;
         let way = place.way.iter().copied().chain([file]).collect();
@@ -546,7 +547,7 @@ impl Model {
         if at.is_empty() { Err(Errno::ENOENT) } else { Ok(Place { way, at }) }
     }
 
-    /// What the first member of a union that has a name has under it, and that member.
+    /// Returns the file of this name in the first member of a union that has it, and that member.
     fn first(&self, place: &Place, name: &str) -> Answer<(Id, Id)> {
         self.dir(place.at[0])?;
         let mut members = place.at.clone();
@@ -559,7 +560,7 @@ impl Model {
             .ok_or(Errno::ENOENT)
     }
 
-    /// What is to be seen at a file.
+    /// Returns the visible files at a file.
     fn shown(&self, file: Id) -> Vec<Id> {
         match self.mounts.get(&file) {
             Some(members) => members.iter().map(|member| member.to).filter(|&to| self.is_there(to)).collect(),
@@ -567,7 +568,7 @@ impl Model {
         }
     }
 
-    /// Where new files of a directory go.
+    /// Returns the directory in which new files are created.
     fn creates(&self, place: &Place) -> Option<Id> {
         let covered = place.way.last().copied().unwrap_or(self.roots[0]);
         match self.mounts.get(&covered) {
@@ -578,7 +579,7 @@ impl Model {
         }
     }
 
-    /// Each name once, with the kind of what a walk leads to.
+    /// Returns each name once, with the type of the file that a walk reaches.
     fn list(&self, place: &Place) -> Answer<Vec<(String, bool)>> {
         self.dir(place.at[0])?;
         let mut all = BTreeMap::new();
@@ -591,12 +592,12 @@ impl Model {
         Ok(all.into_iter().collect())
     }
 
-    /// It is a mount point, or one is below it.
+    /// Whether it is a mount point, or one is below it.
     fn is_busy(&self, file: Id) -> bool {
         self.mounts.keys().any(|&from| self.is_within(from, file))
     }
 
-    /// A mount point at which nothing is mounted is none.
+    /// Removes mount points at which nothing is mounted.
     fn tidy(&mut self) {
         self.mounts.retain(|_, members| members.iter().any(|member| member.by.is_some()));
         self.called.retain(|from, _| self.mounts.contains_key(from));
@@ -624,7 +625,7 @@ impl Model {
     }
 }
 
-/// A line for each file and each mount point, by their numbers.
+/// One line for each file and each mount point, with their numbers.
 impl std::fmt::Display for Model {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (id, Entry { server, kind, .. }) in &self.files {

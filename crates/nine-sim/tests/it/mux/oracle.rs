@@ -1,10 +1,10 @@
-//! Clients at work in a name space that changes under them, judged by the oracle in [`model`](crate::mux::model).
+//! Clients that work in a changing name space, checked by the oracle in [`model`](crate::mux::model).
 //!
-//! A world goes in rounds. In a round several things happen at once: at most one changes a tree, at most one changes
-//! the name space (then the tree's change is a write, which makes and removes no names), the others look. Allowed is
-//! what some order of the changes explains: each change gives the result and the state that the oracle says, each look
-//! walks in one of the states on the way and sees what is there in the same or a later one. A change that was taken
-//! back has happened or not. Several states may explain all that was seen; the next round goes on from each of them.
+//! A world runs in rounds. In a round several operations run at once: at most one changes a tree, at most one changes
+//! the name space (then the change of the tree is a write, which creates and removes no names), and the others only
+//! look. The results must be explained by some order of the changes. Each change gives the result and the state of the
+//! oracle. Each look walks in one of the states on the way, and reads in the same or a later one. A cancelled change
+//! has happened or not. If several states explain all results, the next round continues from each of them.
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
@@ -44,7 +44,7 @@ fn whatever_is_mounted_and_done_at_once_is_as_the_oracle_says() {
     assert!(seen.failed < 2 * seen.done, "{seen:?}");
 }
 
-/// The oracle is told that unions are searched from their end: it must contradict the mux soon.
+/// The oracle searches unions in the wrong order: it must soon contradict the mux.
 #[test]
 fn an_oracle_with_a_wrong_order_of_unions_is_contradicted() {
     let found = (0..20).find(|&seed| world(seed, true).1.is_some());
@@ -64,13 +64,13 @@ impl Seen {
     }
 }
 
-/// What somebody did in a round, and what came of it; `None`: it was taken back.
+/// An operation of a round and its result; `None` if it was cancelled.
 struct Deed {
     op: Op,
     saw: Option<Saw>,
 }
 
-/// A world of this seed, and why it is impossible, if it is.
+/// Runs the world of this seed. Returns the contradiction, if there is one.
 fn world(seed: u64, wrong: bool) -> (Seen, Option<String>) {
     let world = World::new(seed);
     let mut rng = world.rng();
@@ -108,7 +108,7 @@ fn world(seed: u64, wrong: bool) -> (Seen, Option<String>) {
     result
 }
 
-/// A tree by chance, in the oracle's words and as a list of files.
+/// Creates a random tree, in the model and as a list of files.
 fn plant(model: &mut Model, root: Id, rng: &mut Rng) -> Vec<(String, String)> {
     let mut files = Vec::new();
     let mut dirs = vec![(root, String::new())];
@@ -134,7 +134,7 @@ fn plant(model: &mut Model, root: Id, rng: &mut Rng) -> Vec<(String, String)> {
     files
 }
 
-/// One name in eight is of the other kind.
+/// One name in eight is a file's.
 fn dir_name(rng: &mut Rng) -> String {
     ["a", "b", "c", "d", "a", "b", "c", "f"][rng.below(8)].into()
 }
@@ -196,7 +196,7 @@ impl Run {
         text + &self.beliefs[0].to_string()
     }
 
-    /// Several things at once, and what became of them when all is quiet again.
+    /// Runs several operations at once. Returns their results when all are done.
     async fn round(&mut self, clients: &[Client]) -> Vec<Deed> {
         let mut deeds = Vec::new();
         let space_op = self.rng.one_in(2).then(|| self.space_op());
@@ -291,7 +291,7 @@ impl Run {
         without_dots(path)
     }
 
-    /// A path that mostly exists: names that are seen there, now and then ".." or one that may not be.
+    /// Returns a path that exists in most cases: visible names, sometimes ".." or a random one.
     fn path(&mut self, want_dir: Option<bool>) -> String {
         let mut path = String::new();
         loop {
@@ -313,7 +313,7 @@ impl Run {
         }
     }
 
-    /// Everybody goes, and nothing may be left.
+    /// All clients disconnect, and nothing may be left.
     async fn leave(&mut self) {
         self.m.all_settled().await;
         let status = self.m.mux.status();
@@ -331,7 +331,7 @@ impl Run {
     }
 }
 
-/// The states that explain what was seen.
+/// Returns the states that explain the results.
 fn explain(belief: &Model, deeds: &[Deed]) -> Vec<Model> {
     let changes: Vec<&Deed> =
         deeds.iter().filter(|deed| deed.op.changes_space() || deed.op.changes_tree()).collect();
@@ -343,7 +343,7 @@ fn explain(belief: &Model, deeds: &[Deed]) -> Vec<Model> {
         orders.push(vec![changes[1], changes[0]]);
     }
     for order in orders {
-        // Each way through the states, with all that is on it.
+        // Each sequence of states, with all intermediate ones.
         let mut ways = vec![vec![belief.clone()]];
         for deed in order {
             let mut longer = Vec::new();
@@ -385,7 +385,7 @@ fn explain(belief: &Model, deeds: &[Deed]) -> Vec<Model> {
     ends
 }
 
-/// Which of two errors a walk past a file gives depends on how far it came.
+/// A walk through a file may fail with either of two errors, depending on how far it came.
 fn alike(seen: &Saw, expected: &Saw) -> bool {
     let class = |errno: Errno| if errno == Errno::ENOTDIR { Errno::ENOENT } else { errno };
     match (seen, expected) {
@@ -394,7 +394,7 @@ fn alike(seen: &Saw, expected: &Saw) -> bool {
     }
 }
 
-/// Does it, or takes it back when patience has run out.
+/// Runs an operation. Cancels it after the timeout.
 async fn patiently(env: SimEnv, patience: Option<Duration>, client: Client, op: Op) -> Option<Saw> {
     let mut timer = patience.map(|patience| env.sleep_until(env.now() + patience));
     let mut work = pin!(perform(&client, &op));
@@ -407,13 +407,13 @@ async fn patiently(env: SimEnv, patience: Option<Duration>, client: Client, op: 
     .await
 }
 
-/// 9P2000 has only text, and these texts are the mux's own.
+/// 9P2000 has only texts. These are the mux's own.
 fn errno(error: &Error) -> Errno {
     let text = error.to_string();
     match text {
         _ if text.contains("mount point") => Errno::EBUSY,
         _ if text.contains("forbids creation") => Errno::EPERM,
-        // The client's word for the EEXIST of a Twstat.
+        // The client's error for the EEXIST of a Twstat.
         _ if error.errno() == Errno::EOPNOTSUPP => Errno::EEXIST,
         _ => error.errno(),
     }
@@ -474,7 +474,7 @@ async fn perform(client: &Client, op: &Op) -> Result<Saw, Error> {
     })
 }
 
-/// A change of the name space.
+/// Changes the name space.
 async fn change(m: &Muxed, far: &[Service], op: Op) -> Saw {
     let done = match op {
         Op::Mount(server, old, flags) => {

@@ -1,6 +1,6 @@
-//! A server whose answers are written by hand: honest, unless the test says otherwise for a message.
+//! A server with scripted answers: they are correct unless the test decides otherwise for a message.
 //!
-//! It keeps the books that an honest server would keep: which fids the mux has there, and what it was told to flush.
+//! It records the same state as a correct server: the fids of the mux, and the requests that it must flush.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
@@ -18,7 +18,7 @@ use nine_sim::{End, Links, Shape, SimEnv};
 
 use crate::mux::world::Muxed;
 
-/// See the module. Clones are the same.
+/// A scripted server. Clones share it.
 #[derive(Clone)]
 pub struct Puppet(Arc<Inner>);
 
@@ -28,12 +28,12 @@ struct Inner {
     books: Mutex<Books>,
 }
 
-/// What it has seen, and what it does next.
+/// Its recorded state, and its next actions.
 pub struct Books {
     hook: Hook,
     /// Of the latest connection.
     pub fids: BTreeMap<u32, Qid>,
-    /// Requests kept back.
+    /// Requests that are held back.
     pub held: Vec<Ask>,
     /// Every message, printed.
     pub log: Vec<String>,
@@ -46,21 +46,21 @@ pub struct Books {
 
 type Hook = Box<dyn FnMut(&Tmsg<'_>, Tag) -> Act + Send>;
 
-/// What becomes of a message.
+/// The action for a message.
 pub enum Act {
-    /// The honest answer.
+    /// Sends the correct answer.
     Honest,
-    /// None.
+    /// Sends no answer.
     Silent,
-    /// None yet: see [`Puppet::answer`].
+    /// Sends no answer until [`Puppet::answer`].
     Hold,
-    /// Of a Tflush: what was kept back is answered, and then the flush.
+    /// For a Tflush: answers the request that is held back, and then the flush.
     Late,
-    /// These bytes.
+    /// Sends these bytes.
     Say(Vec<u8>),
-    /// The honest answer, and then these bytes.
+    /// Sends the correct answer, and then these bytes.
     Also(Vec<u8>),
-    /// These bytes, and then the end of the connection.
+    /// Sends these bytes, and then closes the connection.
     LastWords(Vec<u8>),
 }
 
@@ -71,7 +71,7 @@ pub struct Ask {
 }
 
 impl Puppet {
-    /// Does what `hook` says for each message.
+    /// Creates a server that asks `hook` for the action of each message.
     pub fn new(m: &Muxed, hook: impl FnMut(&Tmsg<'_>, Tag) -> Act + Send + 'static) -> Self {
         let books = Books {
             hook: Box::new(hook),
@@ -88,7 +88,7 @@ impl Puppet {
         Self(Arc::new(Inner { links: m.links.clone(), shape, books: Mutex::new(books) }))
     }
 
-    /// What mounts it.
+    /// Returns a mountable server.
     pub fn server(&self, m: &Muxed, name: &str) -> Server {
         Server { dial: Arc::new(self.clone()), ..m.as_server(name) }
     }
@@ -97,12 +97,12 @@ impl Puppet {
         self.0.books.lock().expect("no panic while it is held")
     }
 
-    /// From now on.
+    /// Sets the hook from now on.
     pub fn does(&self, hook: impl FnMut(&Tmsg<'_>, Tag) -> Act + Send + 'static) {
         self.books().hook = Box::new(hook);
     }
 
-    /// Answers, honestly, what was kept back.
+    /// Answers, correctly, the requests that are held back.
     pub fn answer(&self) {
         let mut books = self.books();
         books.answer();
@@ -121,13 +121,13 @@ impl Puppet {
         books.wake();
     }
 
-    /// Messages of this kind so far.
+    /// Returns the number of messages of this kind so far.
     pub fn count(&self, label: &str) -> usize {
         let is = |line: &&String| line.split(' ').next() == Some(label);
         self.books().log.iter().filter(is).count()
     }
 
-    /// Waits until it is so.
+    /// Waits until the condition holds.
     pub async fn until(&self, env: &SimEnv, is: impl Fn(&Books) -> bool) {
         let end = env.now() + Duration::from_secs(600);
         while !is(&self.books()) {
@@ -155,7 +155,7 @@ impl Dial for Puppet {
 }
 
 impl Puppet {
-    /// Until the mux hangs up, or we do.
+    /// Runs until either side hangs up.
     fn poll(&self, cx: &mut Context<'_>, end: &mut End, came: &mut Vec<u8>) -> Poll<()> {
         let mut buf = vec![0; 64 * 1024];
         loop {
@@ -190,7 +190,7 @@ impl Books {
         }
     }
 
-    /// `Ready`: the connection is over.
+    /// Sends pending bytes. `Ready`: the connection has ended.
     fn write(&mut self, cx: &mut Context<'_>, end: &mut End) -> Poll<()> {
         self.waker = Some(cx.waker().clone());
         while !self.out.is_empty() {
@@ -304,14 +304,14 @@ impl Books {
     }
 }
 
-/// As bytes.
+/// Encodes an answer.
 pub fn reply(tag: Tag, message: &Rmsg<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     message.encode(tag, Dialect::L, &mut bytes);
     bytes
 }
 
-/// Directory data of .L.
+/// Returns directory data of .L.
 pub fn entries(names: &[&[u8]]) -> Vec<u8> {
     names.iter().enumerate().flat_map(|(i, name)| entry(name, i as u64 + 1)).collect()
 }
@@ -328,7 +328,7 @@ pub fn entry(name: &[u8], cookie: u64) -> Vec<u8> {
     bytes
 }
 
-/// Names that begin with a 'd' are directories, and ".." is; "q7" has 7 as the upper 16 bits of its path.
+/// Names that begin with 'd', and "..", are directories. "q7" has 7 as the upper 16 bits of its path.
 pub fn qid(name: &[u8]) -> Qid {
     if let Some(upper) =
         name.strip_prefix(b"q").and_then(|n| std::str::from_utf8(n).ok()?.parse::<u16>().ok())

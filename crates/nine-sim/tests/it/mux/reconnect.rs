@@ -1,4 +1,4 @@
-//! Servers that go away and come back, mounted with `-r`.
+//! Servers that disconnect and return, mounted with `-r`.
 
 use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -21,18 +21,18 @@ use nine_sim::{Links, Shape, World, seeds};
 use crate::mux::puppet::{Act, Puppet, qid, reply};
 use crate::mux::world::{Muxed, cat, ls, owner, put, ram};
 
-/// A server that can be taken away, and the connections to it.
+/// The address of a server, which can be unreachable, and the connections to it.
 #[derive(Clone)]
 pub struct Place(Arc<Mutex<State>>);
 
 struct State {
-    /// What answers there; `None`: nobody.
+    /// The server; `None` if it is unreachable.
     service: Option<Service>,
     links: Arc<Links>,
     shape: Shape,
     wires: Vec<Arc<Mutex<Wire>>>,
     dials: u32,
-    /// Every dial is refused, as by a server that does not accept our certificate.
+    /// Every dial is refused, as by a server that rejects our certificate.
     refuses: bool,
 }
 
@@ -47,7 +47,7 @@ pub enum Fate {
     #[default]
     Good,
     Cut,
-    /// Takes everything and says nothing.
+    /// Accepts everything and sends nothing.
     Silent,
 }
 
@@ -82,7 +82,7 @@ impl Place {
         }
     }
 
-    /// Nobody answers there any more.
+    /// Makes the server unreachable.
     pub fn down(&self) {
         self.0.lock().unwrap().service = None;
         self.become_of(Fate::Cut);
@@ -92,7 +92,7 @@ impl Place {
         self.0.lock().unwrap().service = Some(served(server.clone()));
     }
 
-    /// The connections end, and whoever dials is refused or not.
+    /// Ends the connections, and sets whether dials are refused.
     fn refuse(&self, refuses: bool) {
         self.0.lock().unwrap().refuses = refuses;
         self.become_of(Fate::Cut);
@@ -136,7 +136,7 @@ struct Cuttable {
 }
 
 impl Cuttable {
-    /// What becomes of an operation; `None`: what the wire says.
+    /// Returns the outcome of an operation; `None` if the link decides.
     fn fate<T>(&self, cx: &mut Context<'_>) -> Option<Poll<io::Result<T>>> {
         let mut wire = self.wire.lock().unwrap();
         match wire.fate {
@@ -180,7 +180,7 @@ impl Transport for Cuttable {
     }
 }
 
-/// What comes of it, and when: the world goes on meanwhile.
+/// Runs work in the background. The returned future waits for its output.
 fn begin<T: Send + 'static>(
     m: &Muxed,
     work: impl Future<Output = T> + Send + 'static,
@@ -217,7 +217,7 @@ async fn text(file: &File) -> Result<String, Errno> {
     Ok(String::from_utf8_lossy(&data).into())
 }
 
-/// A world with one server that is mounted on `/far`, and a client.
+/// Runs a test in a world with a client and one server, which is mounted on `/far`.
 fn world<F: Future<Output = ()> + 'static>(
     seed: u64,
     wait: Wait,
@@ -257,7 +257,7 @@ fn whatever_is_open_comes_back_and_requests_wait_for_it() {
             assert!(place.dials() <= 1 + 6, "{} dials in 5 s", place.dials());
             place.up(&server);
             assert_eq!(waits.await, Ok("deep".into()));
-            // Not truncated again.
+            // It is not truncated again.
             assert_eq!(text(&written).await, Ok("before".into()));
             written.write_all_at(6, b" and after").await.unwrap();
             assert_eq!(cat(&walked, "h").await, Ok("other".into()));
@@ -283,7 +283,7 @@ fn who_does_not_want_to_wait_is_told_why() {
             assert!(said.contains("reset") || said.contains("refused"), "{said}");
             let said = root.walk("far/f").await.unwrap_err().to_string();
             assert!(said.contains("reset") || said.contains("refused"), "{said}");
-            // It comes back all the same, and by itself.
+            // It still reconnects, and without a request.
             place.up(&server);
             pause(&m, 2_000).await;
             assert_eq!(text(&file).await, Ok("text".into()));
@@ -392,7 +392,7 @@ fn a_file_that_is_another_one_or_none_is_stale_and_the_others_are_not() {
         let d = root.walk("far/d").await.unwrap();
         place.down();
         crate::mux::world::fill(&(server.clone() as Arc<dyn FileServer>), &[]).await;
-        // While it was away somebody has replaced one file and removed another.
+        // While it was away one file was replaced and another removed.
         let direct = direct(&m, &server).await;
         direct.walk("f").await.unwrap().remove().await.unwrap();
         direct.walk("d/h").await.unwrap().remove().await.unwrap();
@@ -402,12 +402,12 @@ fn a_file_that_is_another_one_or_none_is_stale_and_the_others_are_not() {
         assert_eq!(text(&g).await, Ok("deep".into()));
         assert_eq!(cat(&d, "g").await, Ok("deep".into()));
         assert_eq!(cat(&root, "far/f").await, Ok("another".into()));
-        // An empty server in its place.
+        // An empty server at the same address.
         place.down();
         place.up(&ram(&[]).await);
         assert_eq!(text(&g).await, Err(Errno::ESTALE));
         assert_eq!(ls(&root, "far").await.unwrap(), Vec::<String>::new());
-        // And the right one again.
+        // The original server again.
         place.down();
         place.up(&server);
         assert_eq!(text(&g).await, Ok("deep".into()));
@@ -416,7 +416,7 @@ fn a_file_that_is_another_one_or_none_is_stale_and_the_others_are_not() {
     });
 }
 
-/// A client of the server itself.
+/// Returns a client of the server itself.
 async fn direct(m: &Muxed, server: &Arc<Ram>) -> File {
     let (near, far) = m.links.link(Shape::default());
     m.env.spawn(Box::pin(served(server.clone()).connect(Box::new(far))));
@@ -441,7 +441,7 @@ fn what_may_have_been_done_is_not_done_twice() {
             Ok(_) => panic!("nobody can know that"),
         };
         assert_eq!(error.errno(), Errno::EIO, "{error}");
-        // What comes while it is away was not sent, and is done once.
+        // Requests that arrive while it is away were not sent, so they are executed once.
         place.down();
         let waits = begin(&m, {
             let dir = dir.clone();
@@ -533,13 +533,13 @@ fn a_replay_that_is_cut_again_and_again_goes_on_where_it_was() {
             let file = dir.open_or_create(format!("n{n}"), OpenFlags::RDWR, 0o644).await.unwrap();
             files.push(file);
         }
-        // So slow that a replay lasts for seconds, and is cut after two.
+        // So slow that a replay takes seconds. It is cut after two.
         place.0.lock().unwrap().shape = Shape { delay: Duration::from_millis(40), ..Shape::default() };
         for _ in 0..5 {
             place.cut();
             pause(&m, 2_000).await;
         }
-        // Who asks has not to wait for the others.
+        // A request need not wait for the restoration of other files.
         let begun = m.env.now();
         assert_eq!(text(&files[1500]).await, Ok(String::new()));
         assert!(m.env.now() - begun < Duration::from_secs(3), "{:?}", m.env.now() - begun);
@@ -590,7 +590,7 @@ fn an_equal_server_takes_over_what_has_no_state() {
         assert_eq!(text(&changed).await, Err(Errno::ESTALE));
         assert_eq!(text(&written).await, Err(Errno::ESTALE));
         assert_eq!(cat(&dir, "x").await, Ok("1".into()));
-        // What is walked to now is another file for the client.
+        // A walk now reaches a file that is another one for the client.
         let again = root.walk("far/same").await.unwrap();
         assert_ne!(again.qid().path, before.path);
         assert_eq!(far.dials(), 1);
@@ -632,14 +632,14 @@ fn a_hundred_and_fifty_thousand_open_files_come_back_while_others_are_served() {
     const CLIENTS: usize = 10;
     const EACH: usize = 15_000;
     let world = World::new(0);
-    // A client may have a quarter of what is left.
+    // A client may have a quarter of the free fids.
     let mut m = Muxed::new(&world);
     m.core = Core::with_budget(1 << 30);
     world.run(async move {
         let server = ram(&[("live", "live")]).await;
         let delay = Duration::from_millis(2);
         let place = Place::new(&m, &server, Shape { delay, ..Shape::default() });
-        // So many fids on one connection are for our own.
+        // Only our own connections may have so many fids.
         place.0.lock().unwrap().service = Some(Service { own: true, ..served(server.clone()) });
         m.space.mount(place.server("far", Wait::Ever), "", &owner(), "/far", Flags::REPLACE).await.unwrap();
         let good = m.far("good", ram(&[("f", "good")]).await, Shape::default());
@@ -673,7 +673,7 @@ fn a_hundred_and_fifty_thousand_open_files_come_back_while_others_are_served() {
         let usual = (took("live").await, took("good/f").await);
         place.cut();
         let fids = || m.mux.status().upstreams.iter().map(|of| of.connections[0].fids).max().unwrap();
-        // The first brings its file back.
+        // The first request restores its file.
         took("live").await;
         let (mut slowest, mut served) = ((Duration::ZERO, Duration::ZERO), 0);
         while (fids() as usize) < CLIENTS * EACH {

@@ -1,4 +1,4 @@
-//! The name space: what is seen where, in every dialect.
+//! The name space: visible files by path, in every dialect.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::mux::world::{Muxed, cat, ls, owner, put, ram};
 
 const DIALECTS: [Dialect; 3] = [Dialect::L, Dialect::U, Dialect::P2000];
 
-/// Runs a test in a world of its own for each dialect.
+/// Runs a test in a separate world for each dialect.
 fn each(test: impl AsyncFn(Muxed, Dialect) + Copy + 'static) {
     for (seed, dialect) in DIALECTS.into_iter().enumerate() {
         let world = World::new(seed as u64);

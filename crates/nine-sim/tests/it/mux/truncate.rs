@@ -1,4 +1,4 @@
-//! Servers that ignore O_TRUNC: clients and muxes truncate the file themselves, and trust a server that heeds it.
+//! Servers that ignore O_TRUNC: clients and muxes truncate the file themselves, and trust a server that obeys it.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::mux::world::{Muxed, owner};
 
 const TRUNCATE: OpenFlags = OpenFlags(OpenFlags::WRITE.0 | OpenFlags::TRUNC.0);
 
-/// The root of a server, without a mux between.
+/// Returns the root of a server without a mux.
 async fn direct(m: &Muxed, tape: &Arc<Tape>, dialect: Dialect) -> (Client, File) {
     let service = Service::new(tape.clone(), Gate::default(), Core::default());
     let (near, far) = m.links.link(Shape::default());
@@ -57,7 +57,7 @@ fn a_short_text_over_a_long_one_is_all_that_is_left() {
                 assert_eq!(tape.books().data, text.as_bytes(), "{truncates} {has_mux}");
                 asked.push(tape.books().getattrs - before);
             }
-            // Client and mux ask for the length before and after the first open, and then know their server.
+            // Client and mux ask for the length before and after the first open. Then they know the server's behaviour.
             assert_eq!(
                 asked,
                 [if has_mux { 4 } else { 2 }, 0, 0],
@@ -75,7 +75,7 @@ fn a_text_that_another_client_writes_meanwhile_is_not_cut() {
     world.run(async move {
         let tape = Tape::new(b"a long old text".to_vec());
         let (_client, root) = direct(&m, &tape, Dialect::L).await;
-        // The steps of an open with O_TRUNC, and a write of another client in between.
+        // The steps of an open with O_TRUNC, with a write of another client in between.
         let before = root.before_truncation(b"f", TRUNCATE).await;
         let file = root.open("f", OpenFlags::WRITE).await.unwrap();
         tape.books().data = b"from another".to_vec();

@@ -1,4 +1,4 @@
-//! Servers that mean no good: who asked them gets an error, and nobody else notices.
+//! Hostile servers: their clients get an error, and other clients are not affected.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use nine_sim::{Shape, World};
 use crate::mux::puppet::{Act, Puppet, TEXT, entry, qid, reply};
 use crate::mux::world::{Muxed, cat, ls, owner, put, ram, within};
 
-/// A mux with a bad server at /bad and a good one at /good.
+/// Mounts a bad server at /bad and a good one at /good.
 pub async fn between(m: &Muxed, puppet: &Puppet) {
     let good = ram(&[("f", "good")]).await;
     m.space
@@ -24,7 +24,7 @@ pub async fn between(m: &Muxed, puppet: &Puppet) {
     m.space.mount(puppet.server(m, "bad"), "", &owner(), "/bad", Flags::REPLACE).await.unwrap();
 }
 
-/// What somebody else does meanwhile: all of it works, and soon.
+/// Another client's work: all of it succeeds, and soon.
 pub async fn bystander(m: &Muxed) {
     let (_client, root) = m.client(Dialect::P2000).await;
     for _ in 0..20 {
@@ -32,7 +32,7 @@ pub async fn bystander(m: &Muxed) {
     }
 }
 
-/// A bit of everything; the first error ends it.
+/// Uses many operations. The first error ends it.
 pub async fn deed(root: &File) -> Result<(), Error> {
     let file = root.open("bad/f", OpenFlags::RDWR).await?;
     assert!(file.read(0, 100).await?.len() <= 100);
@@ -44,7 +44,7 @@ pub async fn deed(root: &File) -> Result<(), Error> {
     while let Some(entry) = entries.next().await {
         entry?;
         names += 1;
-        // Whoever reads an endless directory stops some time.
+        // A client need not read an endless directory to its end.
         if names > 10_000 {
             break;
         }
@@ -60,7 +60,7 @@ fn walk(tag: Tag, qids: &[Qid]) -> Vec<u8> {
     reply(tag, &Rmsg::Walk { qids: Qids::Slice(qids) })
 }
 
-/// What it does, and whether the one who asked must hear of an error.
+/// Name, whether the client must get an error, and the server's behaviour.
 const TRICKS: &[(&str, bool, Trick)] = &[
     ("answers with another tag", true, |message, tag| match message {
         Tmsg::Walk { .. } => Act::Say(walk(Tag(tag.0 + 1000), &[qid(b"f")])),
@@ -171,7 +171,7 @@ const TRICKS: &[(&str, bool, Trick)] = &[
     }),
 ];
 
-/// Directory data of its own.
+/// Answers with this directory data.
 fn lists(message: &Tmsg<'_>, tag: Tag, data: &[u8]) -> Act {
     match message {
         Tmsg::Readdir { .. } => Act::Say(reply(tag, &Rmsg::Readdir { data: Data::Bytes(data) })),
@@ -196,7 +196,7 @@ fn a_bad_server_hurts_who_asked_it_and_nobody_else() {
                 let (done, ()) =
                     futures_util::future::join(within(&m.env, minute, deed(&root)), bystander(&m)).await;
                 assert!(done.is_err() || !fails, "no error");
-                // It is honest again, and reached again.
+                // The server behaves correctly again, and is reached again.
                 puppet.does(|_, _| Act::Honest);
                 m.env.sleep_until(m.env.now() + nine_mux::RETRY * 2).await;
                 assert_eq!(cat(&root, "bad/f").await, Ok("hello".into()));
@@ -210,7 +210,7 @@ fn a_bad_server_hurts_who_asked_it_and_nobody_else() {
     }
 }
 
-/// The last client goes: the mux has nothing under way, and of each server's fids only the root.
+/// Disconnects the last client: the mux has no request in flight, and of each server only the root's fid.
 pub async fn leave(m: &Muxed, client: Client, root: File) {
     drop(root);
     m.quiet(&client).await;
@@ -220,13 +220,13 @@ pub async fn leave(m: &Muxed, client: Client, root: File) {
     for upstream in m.mux.status().upstreams {
         for connection in upstream.connections.iter().filter(|connection| connection.dialect.is_some()) {
             assert_eq!((connection.calls, connection.orphans), (0, 0), "{upstream:?}");
-            // The root, once somebody needed it.
+            // The root, if some client has needed it.
             assert!(connection.fids <= 1, "{upstream:?}");
         }
     }
 }
 
-/// What it says to Tversion, and what the one who walks there hears of it.
+/// The answer to Tversion, and the error that a walk gets.
 #[test]
 fn a_server_that_cannot_greet_is_a_clear_error_and_tried_again() {
     let greetings: [Trick; 6] = [
@@ -262,7 +262,7 @@ fn a_server_that_cannot_greet_is_a_clear_error_and_tried_again() {
     }
 }
 
-/// Never answers Tversion, Tattach, a request or a Tflush: whoever waits can stop waiting.
+/// The server never answers Tversion, Tattach, a request or a Tflush. Waiting clients can cancel.
 #[test]
 fn a_silent_server_keeps_nobody_who_does_not_want_to_wait() {
     let silences: [Trick; 5] = [
@@ -284,7 +284,7 @@ fn a_silent_server_keeps_nobody_who_does_not_want_to_wait() {
             let (client, root) = m.client(Dialect::L).await;
             puppet.does(silence);
             if seed < 2 {
-                // A connection and a root that are there need no greeting.
+                // An existing connection and root need no greeting.
                 puppet.hang_up();
             }
             m.env.sleep_until(m.env.now() + Duration::from_secs(2)).await;
@@ -297,7 +297,7 @@ fn a_silent_server_keeps_nobody_who_does_not_want_to_wait() {
                 assert!(waited.is_none(), "it answered: {waited:?}");
                 bystander(&m).await;
             }
-            // The client has its Rflush: at once, or when patience has run out.
+            // The client gets its Rflush, at once or after the timeout.
             within(&m.env, Duration::from_secs(20), m.quiet(&client)).await;
             bystander(&m).await;
         });
@@ -330,7 +330,7 @@ fn a_server_that_is_silent_from_the_start_is_mounted_and_holds_up_no_listing() {
     }
 }
 
-/// What needs nobody else goes on.
+/// Work that does not need the server continues.
 async fn bystander_of_nothing(m: &Muxed, root: &File) {
     let begun = m.env.now();
     put(root, "note", "text").await;
@@ -338,7 +338,8 @@ async fn bystander_of_nothing(m: &Muxed, root: &File) {
     assert!(m.env.now() - begun < Duration::from_millis(500));
 }
 
-/// Tags and fids that an upstream never gives back are few, then it is given up, and all who wait learn it.
+/// The number of tags and fids that an upstream never returns is limited. Beyond it the connection is given up, and all
+/// waiting clients get an error.
 #[test]
 fn a_server_that_answers_no_flush_is_given_up_in_the_end() {
     let world = World::new(0);
@@ -355,7 +356,7 @@ fn a_server_that_answers_no_flush_is_given_up_in_the_end() {
         let (other, learned) = (file.clone(), Arc::new(AtomicBool::new(false)));
         let heard = learned.clone();
         m.env.spawn(Box::pin(async move {
-            // Waits for ever, if need be.
+            // This client waits for ever, if necessary.
             let error = other.read(0, 10).await.expect_err("no answer comes");
             assert_eq!(error.errno(), Errno::ETIMEDOUT, "{error}");
             heard.store(true, Ordering::Relaxed);
@@ -420,7 +421,7 @@ fn a_server_that_answers_no_attach_and_no_flush_is_given_up_in_the_end() {
     });
 }
 
-/// Messages of 512 bytes: everything is shortened, and whole in the end.
+/// Messages of 512 bytes: each transfer is shortened, and the result is complete.
 #[test]
 fn a_server_of_small_messages_is_served_in_small_messages() {
     for dialect in [Dialect::L, Dialect::U, Dialect::P2000] {

@@ -1,4 +1,4 @@
-//! Who sees what: users at one server, several name spaces, and qids that belong to one file each.
+//! Visibility for users: several users at one server, several name spaces, and qids that belong to one file each.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -114,7 +114,7 @@ fn a_name_space_is_for_whom_it_is_for() {
             ("bob", "open", Ok("open")),
             ("bob", "lab", Err(Errno::EACCES)),
             ("bob", "none", Err(Errno::ENOENT)),
-            // It takes more than a name to be the owner.
+            // A name alone does not make a client the owner.
             ("alice", "own", Err(Errno::EACCES)),
         ] {
             let found = match as_user(&m, user, aname).await {
@@ -123,7 +123,7 @@ fn a_name_space_is_for_whom_it_is_for() {
             };
             assert_eq!(found, seen.map(String::from), "{user} asks for {aname:?}");
         }
-        // Nothing leads out of the tree that was asked for.
+        // No path leads out of the attached tree.
         let (_client, root) = as_user(&m, "bob", "open/n/d").await.unwrap();
         assert_eq!(cat(&root, "../../f").await, Ok("deep".into()));
     });
@@ -143,7 +143,7 @@ fn files_with_fids_at_once_never_share_a_qid_path() {
             let (_client, root) = m.client(dialect).await;
             let (mut files, mut seen) = (Vec::new(), HashSet::new());
             for server in ["one", "two", "three"] {
-                // More than an upstream has slots.
+                // More than the slots of an upstream.
                 for upper in 0..UPPER {
                     let file = root.walk(format!("{server}/q{upper}")).await.unwrap();
                     assert!(seen.insert(file.qid().path), "{server} {upper} is another file");

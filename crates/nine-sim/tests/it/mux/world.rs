@@ -1,4 +1,4 @@
-//! A mux with its backbone, servers behind links, and clients of it.
+//! A mux with its backbone, servers behind links, and its clients.
 
 use std::future::ready;
 use std::io;
@@ -27,7 +27,8 @@ pub struct Muxed {
     inside: Arc<Inside>,
 }
 
-/// A mux as a server of itself, or of one that it mounts: it goes with the last [`Muxed`], or nobody would ever go.
+/// A mux as a server of itself or of a mounted mux. It is dropped with the last [`Muxed`]; otherwise it would keep
+/// itself alive.
 struct Inside(Arc<Itself>);
 
 struct Itself(Mutex<Option<Mux>>);
@@ -57,7 +58,7 @@ impl FileServer for Itself {
     }
 }
 
-/// A server behind a link that is made anew at each dial.
+/// A server behind a new link for each dial.
 pub struct Far {
     pub service: Service,
     pub links: Arc<Links>,
@@ -72,7 +73,7 @@ impl Dial for Far {
     }
 }
 
-/// As whoever the servers say we are.
+/// The identity that the servers assign to us.
 pub fn owner() -> As {
     As::User { name: "".into(), uid: None }
 }
@@ -88,7 +89,7 @@ impl Muxed {
         Self { env: world.env(), core, mux, space, links: Arc::new(Links::new(world)), inside }
     }
 
-    /// What mounts a file server of another machine.
+    /// Returns a mountable file server of another machine.
     pub fn far(&self, name: &str, server: Arc<dyn FileServer>, shape: Shape) -> Server {
         self.far_service(name, Service::new(server, Gate::default(), Core::default()), shape)
     }
@@ -99,12 +100,12 @@ impl Muxed {
         Server { options, ..Server::new(name, dial) }
     }
 
-    /// What mounts this mux somewhere, itself included.
+    /// Returns a server that mounts this mux, also on itself.
     pub fn as_server(&self, name: &str) -> Server {
         self.far(name, self.inside.0.clone(), Shape::default())
     }
 
-    /// A client of the mux, at its root.
+    /// Returns a client of the mux, at its root.
     pub async fn client(&self, dialect: Dialect) -> (Client, File) {
         let service = Service::new(Arc::new(self.mux.clone()), Gate::default(), self.core.clone());
         let (near, far) = self.links.link(Shape::default());
@@ -116,7 +117,7 @@ impl Muxed {
         (client, root)
     }
 
-    /// What comes of it within this time; after that it is dropped.
+    /// Runs work for at most this time. After that it is dropped.
     pub async fn soon<T>(&self, time: Duration, work: impl Future<Output = T>) -> Option<T> {
         let mut timer = self.env.sleep_until(self.env.now() + time);
         let mut work = std::pin::pin!(work);
@@ -127,7 +128,7 @@ impl Muxed {
         .await
     }
 
-    /// Waits until nothing is under way at any upstream.
+    /// Waits until no upstream has a request in flight.
     pub async fn all_settled(&self) {
         loop {
             let status = self.mux.status();
@@ -139,7 +140,7 @@ impl Muxed {
         }
     }
 
-    /// Takes away every mount, whatever hides it.
+    /// Removes every mount, including hidden ones.
     pub async fn clear(&self) {
         loop {
             let mounts = self.mux.status().mounts;
@@ -154,7 +155,7 @@ impl Muxed {
         }
     }
 
-    /// A client that speaks in single messages, at the root by fid 1.
+    /// Returns a client that sends single messages, with the root as fid 1.
     pub async fn raw(&self) -> Raw {
         let service = Service::new(Arc::new(self.mux.clone()), Gate::default(), self.core.clone());
         let (near, far) = self.links.link(Shape::default());
@@ -164,7 +165,7 @@ impl Muxed {
         raw
     }
 
-    /// Waits until nothing of a client is under way.
+    /// Waits until a client has no request in flight.
     pub async fn quiet(&self, client: &Client) {
         while client.under_way().0 > 0 {
             self.env.sleep_until(self.env.now() + Duration::from_millis(10)).await;
@@ -172,7 +173,7 @@ impl Muxed {
     }
 }
 
-/// What must come of it within this time.
+/// Runs work, which must take at most this time.
 pub async fn within<T>(env: &SimEnv, time: Duration, work: impl Future<Output = T>) -> T {
     let begun = env.now();
     let value = work.await;
@@ -180,14 +181,14 @@ pub async fn within<T>(env: &SimEnv, time: Duration, work: impl Future<Output = 
     value
 }
 
-/// A RAM server with these files, whose content is given; a name that ends in '/' is a directory.
+/// Returns a RAM server with these files and contents. A name that ends in '/' is a directory.
 pub async fn ram(files: &[(&str, &str)]) -> Arc<Ram> {
     let ram = Arc::new(Ram::new(16 << 20));
     fill(&(ram.clone() as Arc<dyn FileServer>), files).await;
     ram
 }
 
-/// Puts files into a server.
+/// Creates files in a server.
 pub async fn fill(server: &Arc<dyn FileServer>, files: &[(&str, &str)]) {
     let service = Service::new(server.clone(), Gate::default(), Core::default());
     let peer = || nine_net::Peer {
@@ -220,7 +221,7 @@ pub async fn fill(server: &Arc<dyn FileServer>, files: &[(&str, &str)]) {
     .await;
 }
 
-/// Makes a file, and the directories that lead to it.
+/// Creates a file, and the directories that lead to it.
 pub async fn put(root: &File, path: &str, content: &str) {
     let mut dir = root.walk("").await.unwrap();
     let mut names: Vec<&str> = path.split('/').collect();

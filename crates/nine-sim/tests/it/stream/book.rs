@@ -1,5 +1,5 @@
-//! A file server that keeps books: who uses which node, and that nothing uses one after its clunk. It answers at once
-//! or later, fails where a test says so, and holds back what a test wants held back.
+//! A file server that records the use of nodes, and asserts that no node is used after its clunk. It answers at once or
+//! later, and a test can make it fail or hold requests back.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
@@ -13,7 +13,7 @@ use nine_net::Env;
 use nine_proto::{Attr, Errno, GetMask, Op, OpenFlags, Qid, Result, Walked, mode};
 use nine_sim::{Rng, World};
 
-/// See the module. One directory; files are made by [`Book::put`] and by creates.
+/// A recording file server with one directory. Files are created by [`Book::put`] and by creates.
 pub struct Book(Mutex<State>);
 
 struct State {
@@ -23,40 +23,40 @@ struct State {
     plan: Plan,
     queue: VecDeque<Job>,
     waker: Option<Waker>,
-    /// Bytes of reads and writes that are not answered, and the most there were.
+    /// Bytes of unanswered reads and writes, now and at most.
     under_way: usize,
     most: usize,
     /// Bytes read.
     moved: u64,
-    /// Nodes that went without a clunk.
+    /// Nodes dropped without a clunk.
     dropped: usize,
     me: Weak<Book>,
 }
 
 type Content = Arc<Mutex<Vec<u8>>>;
 
-/// What is not answered.
+/// An unanswered request.
 enum Job {
     Req(Later),
     Fill(Fill),
 }
 
-/// What the server does with reads and writes.
+/// How the server treats reads and writes.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// They are answered after a random time of at most this.
     pub late: Option<Duration>,
-    /// They are answered when this is so no more, or when they are cancelled.
+    /// They are answered when this is unset, or when they are cancelled.
     pub stuck: bool,
-    /// Even a cancel does not help.
+    /// Cancels are ignored.
     pub deaf: bool,
-    /// At most so many bytes at once; 0: as many as there are.
+    /// Maximum number of bytes per request; 0: no limit.
     pub short: usize,
-    /// Reads from here on fail.
+    /// Reads from this offset on fail.
     pub bad_from: Option<u64>,
-    /// Bytes that a file can have.
+    /// Maximum length of a file in bytes.
     pub room: Option<u64>,
-    /// What is written goes nowhere and has room.
+    /// Writes are discarded, and there is always room.
     pub void: bool,
     /// Files are append-only.
     pub appends: bool,
@@ -65,7 +65,7 @@ pub struct Plan {
 #[derive(Default)]
 struct Used {
     name: Option<String>,
-    /// Reads and writes that are not answered.
+    /// Number of unanswered reads and writes.
     uses: usize,
 }
 
@@ -87,7 +87,7 @@ impl Drop for Fid {
 }
 
 impl Book {
-    /// Serves in this world.
+    /// Creates a server in this world.
     pub fn new(world: &World) -> Arc<Self> {
         let state = State {
             files: BTreeMap::new(),
@@ -127,7 +127,7 @@ impl Book {
         self.state().files.insert(name.into(), Arc::new(Mutex::new(bytes.to_vec())));
     }
 
-    /// What is in a file.
+    /// Returns the content of a file.
     pub fn get(&self, name: &str) -> Vec<u8> {
         self.state().files[name].lock().unwrap().clone()
     }
@@ -136,13 +136,13 @@ impl Book {
         self.state().files.contains_key(name)
     }
 
-    /// Changes the content of a file behind the back of who has it open.
+    /// Changes the content of a file, which clients may have open.
     pub fn change(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
         let content = self.state().files[name].clone();
         change(&mut content.lock().unwrap());
     }
 
-    /// From now on.
+    /// Sets the plan from now on.
     pub fn plan(&self, plan: Plan) {
         let waker = {
             let mut state = self.state();
@@ -152,7 +152,7 @@ impl Book {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// The most bytes that were asked for at once since this was asked.
+    /// Returns the maximum of requested bytes at once since the last call.
     pub fn most(&self) -> usize {
         let mut state = self.state();
         let most = state.most;
@@ -160,17 +160,17 @@ impl Book {
         most
     }
 
-    /// Reads and writes that are not answered.
+    /// Returns the number of unanswered reads and writes.
     pub fn under_way(&self) -> usize {
         self.state().queue.len()
     }
 
-    /// Bytes that were read, of all files.
+    /// Returns the number of bytes read, of all files.
     pub fn moved(&self) -> u64 {
         self.state().moved
     }
 
-    /// Nothing is under way, and every node that was made is clunked but for so many that were replaced.
+    /// Asserts that nothing is in flight, and that every node is clunked except for `replaced` ones.
     pub fn assert_clean(&self, replaced: usize) {
         let state = self.state();
         assert_eq!(state.dropped, replaced);
@@ -276,7 +276,7 @@ impl Book {
         })
     }
 
-    /// Reads or writes.
+    /// Executes a read or write.
     fn move_bytes(&self, req: &Request) -> Result<Reply> {
         let plan = self.state().plan.clone();
         let fid = req.node::<Fid>()?;
@@ -324,7 +324,7 @@ impl Book {
         later.respond(result);
     }
 
-    /// Takes what is in a pipe, as a disk does: until something is in the way.
+    /// Takes the contents of a pipe, as a disk does, until an error or a limit.
     fn take(&self, fill: Fill) {
         let plan = self.state().plan.clone();
         let node = fill.node.clone().downcast::<Fid>().expect("one of ours");
@@ -353,7 +353,7 @@ impl Book {
     }
 }
 
-/// A request that shall be answered, and after which time.
+/// Returns a request to answer, and the delay.
 async fn next(book: &Weak<Book>, rng: &mut Rng) -> Option<(Job, Duration)> {
     poll_fn(|cx| {
         let Some(book) = book.upgrade() else { return Poll::Ready(None) };
@@ -370,7 +370,7 @@ async fn next(book: &Weak<Book>, rng: &mut Rng) -> Option<(Job, Duration)> {
     .await
 }
 
-/// Puts bytes into a file, as many as there is room for.
+/// Writes bytes into a file, up to its maximum length.
 fn store(content: &mut Vec<u8>, plan: &Plan, at: u64, data: &[u8]) -> Result<usize> {
     if plan.void {
         return Ok(data.len());

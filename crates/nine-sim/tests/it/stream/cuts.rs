@@ -1,4 +1,4 @@
-//! Connections that are cut: nobody takes a part for the whole, and nobody is told more than is so.
+//! Cut connections: a part is never taken for the whole, and no report exceeds the facts.
 
 use std::io;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::stream::book::Plan;
 use crate::stream::talk::Data;
 use crate::stream::world::{Fate, Splices, at_rest, far, near, pattern, stage};
 
-/// Of the first 36 bytes of a data connection, of its data, or of its end.
+/// Returns a random byte position: in the first 36 bytes of a data connection, in its data, or at its end.
 fn moment(rng: &mut Rng, size: usize) -> u64 {
     let moments = [0, 3, 4, 20, 35, 36, 37, 36 + size - 1, 36 + size];
     match rng.below(2) {
@@ -66,7 +66,7 @@ fn a_reader_whose_connection_is_cut_never_takes_a_part_for_the_whole() {
             assert!(bytes.starts_with(&come) && come.len() as u64 <= count && count <= size as u64);
             let whole = shown.is_ok() && ended.is_ok() && (come.len() as u64, errno) == (count, 0);
             assert!(!whole || come == bytes, "{} of {size} bytes look whole", come.len());
-            // The rest comes by another stream.
+            // The rest arrives by another stream.
             let token = talk.stream(2, true, come.len() as u64).await.unwrap();
             let (rest, _) = s.data(&token).await.rest().await;
             assert!(rest == bytes[come.len()..]);
@@ -119,7 +119,7 @@ fn a_writer_whose_connection_is_cut_is_told_what_is_stored_and_no_more() {
             let told = s.within(Duration::from_secs(11), talk.close(2, sent as u64)).await;
             let (count, errno, _) = told.expect("there is a verdict in time").unwrap();
             let count = count as usize;
-            // Of the piece that failed, a part may have come.
+            // A part of the failed piece may have been stored.
             assert!(
                 count <= sent + piece && (errno != 0 || count >= sent),
                 "{count} of {sent}, errno {errno}"
@@ -140,7 +140,7 @@ fn a_writer_whose_connection_is_cut_is_told_what_is_stored_and_no_more() {
 
 const SIZE: usize = 9 << 20;
 
-/// Bytes of a data connection of a client that reads or writes [`SIZE`].
+/// Bytes on a data connection of a client that reads or writes [`SIZE`].
 const CARRIED: usize = SIZE - HEAD as usize;
 
 #[test]
@@ -195,7 +195,7 @@ fn a_client_whose_data_connection_is_cut_goes_on_where_it_was() {
                 assert!(ended.is_err() || at == SIZE, "{at} bytes look whole");
                 assert!(at == 0 || at >= HEAD as usize && b.get("f")[..at] == bytes[..at]);
             }
-            // What is left goes by another stream, or without one.
+            // The rest goes by another stream, or without one.
             s.fate(Fate::Come(Shape { piece, window, ..far(5) }));
             if writes {
                 let mut stream = file.stream(at as u64, Direction::Write).await.unwrap();
@@ -219,7 +219,7 @@ fn a_client_whose_data_connection_is_cut_goes_on_where_it_was() {
     }
 }
 
-/// Data connections of writers and of a copy break, or fall silent, after some megabytes.
+/// Data connections of writers and of a copy break, or become silent, after some megabytes.
 #[test]
 fn what_is_written_whole_continues_behind_the_bytes_that_are_stored() {
     const LONG: usize = 24 << 20;

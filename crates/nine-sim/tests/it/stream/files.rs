@@ -1,4 +1,4 @@
-//! Files that change, end, fail, or are none, and what a Tsclose may say.
+//! Files that change, end, fail, or are not files; and the answers to Tsclose.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ fn what_can_have_no_stream_is_refused_with_its_reason() {
             let asked = talk.done(Tmsg::Stream { fid: Fid(6), isread, offset: 0 }).await;
             assert_eq!(asked, Err(Errno::EINVAL.0));
         }
-        // One at a time, whichever way.
+        // One at a time, in either direction.
         let token = talk.stream(6, true, 0).await.unwrap();
         assert_eq!(talk.stream(6, true, 0).await, Err(Errno::EBUSY.0));
         assert_eq!(talk.stream(6, false, 0).await, Err(Errno::EBUSY.0));
@@ -73,7 +73,7 @@ fn what_can_have_no_stream_is_refused_with_its_reason() {
         let (all, _) = data.rest().await;
         assert_eq!((all.len(), talk.close(6, u64::MAX).await), (SIZE, well(SIZE)));
         assert_eq!(talk.close(6, u64::MAX).await, Err(Errno::EINVAL.0));
-        // What was not asked is told for as long as nothing else begins.
+        // The verdict is available until another stream begins.
         let token = talk.stream(6, true, 0).await.unwrap();
         drop(s.data(&token).await.rest().await);
         s.sleep(Duration::from_secs(60)).await;
@@ -121,12 +121,12 @@ fn a_dialect_without_streams_has_none() {
             let closed = talk.close(2, u64::MAX).await;
             if dialect.streaming {
                 assert!(asked.is_ok());
-                // It is offered and not dialled: after ten seconds that is the verdict.
+                // It is offered and not dialled. After ten seconds the verdict is a timeout.
                 assert_eq!(closed.unwrap().1, Errno::ETIMEDOUT.0);
             } else {
                 assert_eq!((asked, closed), (Err(Errno::EOPNOTSUPP.0), Err(Errno::EOPNOTSUPP.0)));
             }
-            // A token shown before the version is no version, and the other way round.
+            // A token before the version is not a version, and vice versa.
             let mut data = Data::new(s.ways.connect(Shape { proof: Proof::None, ..near() }));
             data.write(b"9PS1").await.unwrap();
             let version = Tmsg::Version { msize: 8192, version: b"9P2000.L.s" };
@@ -140,7 +140,7 @@ fn a_dialect_without_streams_has_none() {
     }
 }
 
-/// The count of Tsclose that a reader may say, and when.
+/// The count of a reader's Tsclose, and when it is sent.
 #[test]
 fn a_reader_that_stops_early_is_told_exactly_what_was_sent() {
     for seed in seeds(120) {
@@ -169,7 +169,7 @@ fn a_reader_that_stops_early_is_told_exactly_what_was_sent() {
             let tag = talk.begin_close(2, stop).await;
             let reads = rng.one_in(3);
             if !reads && stop <= come.len() as u64 {
-                // So many are sent, whether or not anybody takes more.
+                // So many are sent, even if they are not read.
                 s.within(Duration::from_secs(1), async {
                     while !talk.has_answer(tag).await {
                         s.sleep(Duration::from_millis(1)).await;
@@ -183,7 +183,7 @@ fn a_reader_that_stops_early_is_told_exactly_what_was_sent() {
             come.extend_from_slice(&rest);
             let (count, errno, _) = talk.verdict(tag).await.unwrap();
             assert!(errno == 0 && count >= stop.min(size as u64) && bytes.starts_with(&come));
-            // What is held back when somebody wants no more may be lost; a file is never short.
+            // If the connection buffers bytes, those after a stop may be lost. The file is never short.
             let lost = holds && stop < count;
             assert!(come.len() as u64 == count || lost, "{} of {count} for {stop} of {size}", come.len());
         });
@@ -192,7 +192,7 @@ fn a_reader_that_stops_early_is_told_exactly_what_was_sent() {
     }
 }
 
-/// Whoever asks for all of the file is not told that it has ended because somebody else has asked for less.
+/// A Tsclose for the whole file is not answered early because another one asked for less.
 #[test]
 fn each_of_two_tscloses_gets_the_answer_to_what_it_asked() {
     for seed in seeds(20) {
@@ -249,7 +249,7 @@ fn a_writer_that_counts_wrong_is_told_what_is_stored() {
             if early {
                 tag = Some(talk.begin_close(2, said).await);
             }
-            // Who has had enough before everything has come closes the connection.
+            // A client that stops before everything has arrived closes the connection.
             let taken = data.write(&bytes[..sent]).await.is_ok();
             if rng.one_in(2) || said > sent as u64 || !taken {
                 data.close().await;
@@ -297,7 +297,7 @@ fn what_comes_in_drops_is_stored_soon() {
                 s.sleep(Duration::from_millis(450)).await;
                 assert!(b.get("f") == bytes[..sent], "it has lain here for 450 ms");
             }
-            // Nobody looks at the clock while nothing comes.
+            // Idle time does not count.
             data.close().await;
             assert_eq!(talk.close(2, sent as u64).await, well(sent));
         });
@@ -324,7 +324,7 @@ fn a_file_that_changes_under_its_stream_is_read_as_it_is_and_the_count_is_right(
             let mut come = data.read(10_000).await.unwrap();
             let to = [0, 1, SIZE / 2, SIZE - 1, SIZE + 1, 2 * SIZE][rng.below(6)];
             if rng.one_in(4) {
-                // It is gone, and yet there for who has it open.
+                // It is removed, but remains for clients that have it open.
                 talk.open(3, "f", 0).await;
                 talk.done(Tmsg::Remove { fid: Fid(3) }).await.unwrap();
             } else {
@@ -414,7 +414,7 @@ fn a_disk_that_fills_up_or_breaks_gives_its_errno_and_the_count() {
                 if early {
                     tag = talk.begin_close(2, SIZE as u64).await;
                 }
-                // The server may take no more.
+                // The server may stop accepting.
                 let work = async {
                     for piece in bytes.chunks(10_000) {
                         if data.write(piece).await.is_err() {
@@ -431,7 +431,7 @@ fn a_disk_that_fills_up_or_breaks_gives_its_errno_and_the_count() {
                 assert!(b.get("f")[..at] == bytes[..at]);
                 assert_eq!((count, errno, &*text), (at as u64, Errno::ENOSPC.0, "No space left on device"));
             }
-            // With room again, the same fid has another stream.
+            // With room again, the same fid can have another stream.
             b.plan(Plan::default());
             assert!(talk.stream(2, true, 0).await.is_ok() || talk.stream(2, false, 0).await.is_ok());
         });
@@ -468,7 +468,7 @@ fn no_offset_is_too_far_for_the_server() {
                     assert_eq!(count, come.len() as u64);
                     assert_eq!(errno, 0);
                 } else {
-                    // More than there is room for, behind everything.
+                    // More than there is room for.
                     let _ = data.write(&pattern(600_000)).await;
                     data.close().await;
                     let (count, errno, _) = talk.close(2, 600_000).await.unwrap();
@@ -479,7 +479,7 @@ fn no_offset_is_too_far_for_the_server() {
                 talk.clunk(2).await.unwrap();
             }
         }
-        // A server that takes everything: there is an end all the same.
+        // A server that accepts everything: the offset still has a maximum.
         b.plan(Plan { void: true, ..Plan::default() });
         for room in [0, 1, 100_000, 262_144, 300_000, 600_000] {
             talk.open(2, "f", 2).await;
@@ -524,7 +524,7 @@ fn an_append_only_file_is_written_in_order() {
     }
 }
 
-/// Opened to be appended to, of a server that heeds it; and by a client, which makes no stream of it.
+/// Opened for appending, with a server that obeys it; and by a client, which does not use a stream for it.
 #[test]
 fn what_is_opened_to_be_appended_to_is_written_in_order() {
     for seed in seeds(4) {

@@ -1,5 +1,5 @@
-//! What a client sends in one flight, against walks and opens that fail, and given up at any moment: no fid is left.
-//! And how much it has under way.
+//! Several messages that a client sends in one flight, with failing walks and opens, and cancelled at any moment: no
+//! fid is left. Also the amount of data that a client has in flight.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use nine_sim::{Rng, Shape, seeds, tries_all};
 use crate::stream::book::Plan;
 use crate::stream::world::{at_rest, far, pattern, stage};
 
-/// One thing in one flight; what it said.
+/// Runs one random operation in one flight. Returns its result.
 async fn one(client: &Client, root: &File, rng: &mut Rng) -> (usize, usize, Result<u64, Error>) {
     let paths = ["f", "missing", "f/x", "missing/x/y", "forbidden", "", "a/b/c/d/e/f/g/h/i/j/k/l/m/n/o/p/q"];
     let (kind, at) = (rng.below(7), rng.below(paths.len()));
@@ -72,7 +72,7 @@ fn what_fails_or_is_given_up_in_one_flight_leaves_no_fid() {
                             Errno::EEXIST,
                             Errno::EBADF,
                             Errno::EINVAL,
-                            // Of a directory that is read.
+                            // For a read of a directory.
                             Errno::EOPNOTSUPP,
                         ];
                         assert!(known.contains(&error.errno()), "{kind} {path}: {error}");
@@ -131,7 +131,7 @@ fn what_is_found_to_be_under_way_is_never_more_than_was_said() {
                 come += data.len();
                 n += 1;
                 if n % 20 == 0 && rng.one_in(3) {
-                    // Who reads in fits is not taken for a slow link for ever.
+                    // A reader that pauses is not permanently treated as a slow link.
                     s.sleep(Duration::from_millis(rng.below(500) as u64)).await;
                 }
                 assert!(b.most() <= most, "{} of {most} are under way", b.most());

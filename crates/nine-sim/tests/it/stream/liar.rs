@@ -1,5 +1,5 @@
-//! Servers that do not keep to what is said of streams, and networks that do not let them: a client is told, and never
-//! waits for what cannot come.
+//! Servers that violate the protocol of streams, and networks that disturb it: a client gets an error, and never waits
+//! without end.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -21,19 +21,19 @@ use nine_sim::{End, Links, Shape, SimEnv, World, seeds, tries_all};
 use crate::stream::world::{Fate, Site, at_rest, far, near, pattern, stage};
 
 const SIZE: usize = 9 << 20;
-/// What a data connection is to carry.
+/// Bytes that a data connection should carry.
 const REST: usize = SIZE - HEAD as usize;
 
-/// What it does with data connections and says about them.
+/// The server's behaviour on data connections, and its verdicts.
 #[derive(Clone)]
 struct Plan {
     offer: Vec<u8>,
-    /// Of a read: it sends so many bytes, and closes then or does not.
+    /// For a read: it sends this many bytes, and then closes or not.
     sends: (usize, bool),
-    /// Of a write: it takes so many bytes, and closes then.
+    /// For a write: it accepts this many bytes, and then closes.
     takes: usize,
     verdict: Verdict,
-    /// Twrites are answered so much later.
+    /// Delay of answers to Twrites.
     slow: Duration,
 }
 
@@ -43,7 +43,7 @@ enum Verdict {
     Is(u64, u32, &'static str),
     Refused(u32),
     Never,
-    /// What the client has said, when it has said how much.
+    /// The count that the client has sent, once it has sent one.
     Echo,
 }
 
@@ -55,16 +55,16 @@ impl Default for Plan {
     }
 }
 
-/// A server of one file, which is a pattern, and of what is written to it.
+/// A server of one file, which is a pattern, and which discards writes.
 struct Liar {
     env: SimEnv,
     links: Links,
     plan: Plan,
-    /// Tscloses that wait for one that says how much.
+    /// Tscloses that wait for one with a count.
     waiting: RefCell<Vec<Tag>>,
 }
 
-/// Answers, by when they leave.
+/// Answers, with the times at which they are sent.
 type Later = Vec<(Duration, Vec<u8>)>;
 
 struct Way {
@@ -81,7 +81,7 @@ impl Dial for Way {
     }
 }
 
-/// A client of such a server, its file open.
+/// Returns a client of such a server, with its file open.
 async fn lied_to(world: &World, plan: Plan) -> (Client, File) {
     let env = world.env();
     let liar =
@@ -228,7 +228,7 @@ impl Liar {
     }
 }
 
-/// What a client reads, and how that ends.
+/// Returns the bytes that a client reads, and the result.
 async fn all(file: &File) -> (Vec<u8>, Result<(), Error>) {
     let mut stream = match file.stream(0, Direction::Read).await {
         Ok(stream) => stream,
@@ -268,7 +268,7 @@ async fn within<T>(env: &SimEnv, seconds: u64, work: impl Future<Output = T>) ->
     .await
 }
 
-/// Runs a client of such a server and sees that nothing is left of it.
+/// Runs a client of such a server. Then nothing may be left.
 fn with<W, Fut>(seed: u64, plan: Plan, work: W)
 where
     W: FnOnce(SimEnv, Client, File) -> Fut + 'static,
@@ -342,7 +342,7 @@ fn no_part_is_taken_for_the_whole_and_a_verdict_is_enough_to_end() {
         ((0, false), Verdict::Refused(22)),
         ((0, true), Verdict::Refused(22)),
         ((0, true), says(0, 0, "something has failed")),
-        // It sends less than it says, or more.
+        // It sends less than it reports, or more.
         ((half, true), says(REST, 0, "")),
         ((half, true), says(half + 1, 0, "")),
         ((half, true), Verdict::Refused(5)),
@@ -357,7 +357,7 @@ fn no_part_is_taken_for_the_whole_and_a_verdict_is_enough_to_end() {
         ((REST + 1, true), says(REST, 0, "")),
         ((REST + 1, false), says(REST, 0, "")),
         ((REST + (1 << 20), false), says(REST, 0, "")),
-        // It says nothing.
+        // It reports nothing.
         ((half, true), Verdict::Never),
         ((half, false), Verdict::Never),
         ((0, false), Verdict::Never),
@@ -371,12 +371,12 @@ fn no_part_is_taken_for_the_whole_and_a_verdict_is_enough_to_end() {
             let (come, ended) = ended.unwrap_or_else(|| panic!("{sends:?}: the verdict is not heard"));
             let bytes = pattern(SIZE + (1 << 20));
             assert!(bytes.starts_with(&come));
-            // The rest of an honest part is read over the session. A server that counts fewer bytes than it sent is
-            // not believed.
+            // The rest of a correct part is read over the session. A server that counts fewer bytes than it sent is not
+            // believed.
             let lies = sends.0 > REST || matches!(counted, Some(count) if count < sends.0 as u64);
             assert_eq!(ended.is_err(), lies, "{sends:?}");
             assert!(lies || come.len() == SIZE, "{sends:?}: {} bytes look whole", come.len());
-            // The session lives, and the file can be read.
+            // The session survives, and the file can be read.
             assert!(client.dead().is_none());
             let mut some = [0; 1000];
             assert_eq!(file.read_at(5000, &mut some).await.unwrap(), 1000);
@@ -430,7 +430,7 @@ fn a_writer_believes_what_is_stored_and_never_more_than_it_has_sent() {
             let ended = within(&env, 30, put(&mut stream, &pattern(SIZE))).await;
             assert!(ended.expect("it comes to an end").is_err(), "takes {takes}");
             assert_eq!(stream.moved(), HEAD + safe as u64, "takes {takes}");
-            // An error stays.
+            // The error is permanent.
             assert!(stream.push(vec![0; 10].into()).await.is_err() && stream.finish().await.is_err());
             assert!(client.dead().is_none());
         });
@@ -455,7 +455,7 @@ fn a_head_that_is_slower_than_the_data_connection_is_waited_for() {
             let mut stream = file.stream(0, Direction::Write).await.unwrap();
             within(&env, 600, put(&mut stream, &pattern(SIZE))).await.expect("it ends").unwrap();
             assert_eq!(stream.moved(), SIZE as u64);
-            // Once more, for who asks twice.
+            // A second call gets the same answer.
             stream.finish().await.unwrap();
             assert_eq!(stream.sclose().await.unwrap(), SIZE as u64);
         });
@@ -517,7 +517,7 @@ fn two_streams_of_one_file_are_both_whole_or_say_why_not() {
     }
 }
 
-/// On one file, each in its own part: the second one may cost the first its connection, and no byte.
+/// Two writers of one file, each in its own part. The second one may cost the first its connection, but no data.
 #[test]
 fn two_streams_that_write_one_file_are_told_what_is_stored() {
     for seed in seeds(8) {
@@ -553,7 +553,7 @@ fn two_streams_that_write_one_file_are_told_what_is_stored() {
             s.sleep(Duration::from_secs(60)).await;
             ended.borrow_mut().sort_unstable();
             let [(0, first), (1, second)] = ended.borrow()[..] else { panic!("not both have ended") };
-            // The one that has come last keeps its connection.
+            // The later one keeps its connection.
             assert!(first.max(second) == SIZE && first.min(second) >= HEAD as usize, "{first} {second}");
             drop(file);
             s.sleep(Duration::from_secs(1)).await;
@@ -597,7 +597,7 @@ fn who_loses_the_session_at_any_moment_of_the_dial_is_told() {
                     Direction::Write => put(&mut stream, &pattern(SIZE)).await,
                 }
             };
-            // Who has all of it has heard so before.
+            // A complete transfer ends without an error, a cut one with an error.
             let ended = s.within(Duration::from_secs(30), work).await.expect("nobody waits for ever");
             ended.is_err()
         });
@@ -627,7 +627,7 @@ fn a_network_that_lets_no_data_connection_through_costs_a_second_once() {
             let mut stream = file.stream(0, Direction::Write).await.unwrap();
             put(&mut stream, &pattern(SIZE)).await.unwrap();
             assert_eq!((s.offers().len(), client.has_streams()), (1, false));
-            // Its offer was taken back: the fid is free for others.
+            // Its offer was cancelled: the fid is free.
             assert_eq!(s.offers(), ["tcp!*!564"]);
         });
         at_rest(&world, &site, 2);
@@ -659,7 +659,7 @@ fn what_is_swallowed_on_its_way_is_waited_for_until_the_offer_is_void() {
                         assert!(ended.expect("the server says so").is_err());
                         assert_eq!(stream.moved(), HEAD);
                         drop(stream);
-                        // The next one goes over the session.
+                        // The next one uses the session.
                         let mut stream = Stream::begin(&file, HEAD, SIZE as u64 + HEAD, direction);
                         let rest = put(&mut stream, &bytes[HEAD as usize..]);
                         s.within(limit, rest).await.expect("it goes on").unwrap();
@@ -675,7 +675,7 @@ fn what_is_swallowed_on_its_way_is_waited_for_until_the_offer_is_void() {
     }
 }
 
-/// Where the server is known by a port, that is dialled while it is still being asked.
+/// If the server is known by a port, that port is dialled before the server has answered.
 #[test]
 fn what_is_dialled_before_it_is_offered_is_used_or_let_go() {
     let here = Fate::Come(far(10));
@@ -720,7 +720,7 @@ fn what_is_dialled_before_it_is_offered_is_used_or_let_go() {
                     }
                 }
                 assert_eq!((s.offers(), by_side), (dials.iter().map(|&d| d.to_owned()).collect(), carried));
-                // It is not even asked: the connection that was dialled before is let go.
+                // The server is not even asked, and the early connection is closed.
                 let asked =
                     Stream::begin(&file, u64::MAX - (1 << 24), u64::MAX, Direction::Read).next().await;
                 assert!(asked.is_none_or(|read| read.is_err()));
@@ -735,7 +735,7 @@ fn what_is_dialled_before_it_is_offered_is_used_or_let_go() {
     }
 }
 
-/// The dialler is told who the peer is and what the server has said, and nothing is done with it before.
+/// The dialler gets the peer and the server's address string. They are not processed before.
 #[test]
 fn the_star_is_for_the_dialler_to_fill_in() {
     struct Asks(Mutex<Vec<(String, String)>>);

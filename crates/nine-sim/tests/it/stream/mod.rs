@@ -1,4 +1,4 @@
-//! Streams in a world of their own: bytes, verdicts and everything that may go wrong between them.
+//! Streams in simulated worlds: data, verdicts and all kinds of faults between them.
 
 mod book;
 mod cuts;
@@ -28,7 +28,7 @@ fn ram() -> Arc<Ram> {
     Arc::new(Ram::new(256 << 20))
 }
 
-/// A file with these bytes, open to be read.
+/// Creates a file with these bytes, and opens it for reading.
 async fn filled(root: &File, bytes: &[u8]) -> File {
     let file = root.create("f", OpenFlags::WRITE, 0o644, NOGID).await.unwrap();
     file.write_all_at(0, bytes).await.unwrap();

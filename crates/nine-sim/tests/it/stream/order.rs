@@ -1,5 +1,5 @@
-//! A stream and what happens to its fid meanwhile. The server asserts that no read or write of a node comes or ends
-//! after the node's clunk.
+//! A stream and other operations on its fid. The server asserts that no read or write of a node starts or ends after
+//! the node's clunk.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -27,7 +27,7 @@ enum End {
     Gone,
 }
 
-/// What the file server does while it happens.
+/// The file server's behaviour meanwhile.
 #[derive(Clone, Copy, Debug)]
 enum Server {
     Quick,
@@ -36,7 +36,7 @@ enum Server {
     Deaf,
 }
 
-/// Whether the other end of the data connection moves.
+/// Whether the other end of the data connection moves data.
 #[derive(Clone, Copy, Debug)]
 enum Peer {
     Busy,
@@ -127,7 +127,7 @@ fn one(seed: u64, end: End, server: Server, peer: Peer, read: bool, waits: bool)
             }
         }
         s.sleep(Duration::from_micros(rng.below(300) as u64)).await;
-        // What goes through a pipe is not taken back.
+        // A transfer through a pipe cannot be cancelled.
         let deaf = matches!(server, Server::Deaf) || matches!(server, Server::Stuck) && splices && !read;
         let tag = match end {
             End::Clunk => Some(talk.begin(Tmsg::Clunk { fid: Fid(2) }).await),
@@ -135,7 +135,7 @@ fn one(seed: u64, end: End, server: Server, peer: Peer, read: bool, waits: bool)
             End::Version | End::Attach => {
                 assert_eq!(talk.version("9P2000.L.s").await, "9P2000.L.s", "{what}");
                 if end == End::Attach {
-                    // The numbers are free at once, whatever the old ones are used for.
+                    // The fid numbers are free at once, even if the old fids are in use.
                     talk.attach(1).await.unwrap();
                     talk.open(2, "g", 2).await;
                     assert!(talk.stream(2, read, 0).await.is_ok(), "{what}");
@@ -158,9 +158,9 @@ fn one(seed: u64, end: End, server: Server, peer: Peer, read: bool, waits: bool)
             let limit = Duration::from_millis(700);
             if deaf {
                 s.sleep(limit).await;
-                // It is used, and nothing can be done about it.
+                // The file is in use, and this cannot be ended.
                 assert!(b.under_way() == 0 || !talk.has_answer(tag).await, "{what}: the file is in use");
-                // Others are not held up.
+                // Others are not delayed.
                 s.within(limit, talk.clunk(3)).await.expect(&what).unwrap();
                 b.plan(Plan::default());
             }
@@ -183,7 +183,7 @@ fn one(seed: u64, end: End, server: Server, peer: Peer, read: bool, waits: bool)
         s.sleep(Duration::from_secs(1)).await;
     });
     if end == End::Drain {
-        // A core that has drained takes nobody in.
+        // A core that has drained accepts no connections.
         world.settle();
         let core = &site.service.core;
         assert_eq!((world.tasks(), core.connected(), core.borrowed()), (2, 0, 0));
@@ -193,7 +193,7 @@ fn one(seed: u64, end: End, server: Server, peer: Peer, read: bool, waits: bool)
     book.assert_clean(0);
 }
 
-/// Keeps a connection and does nothing with it.
+/// Keeps a connection open without using it.
 fn hold(data: Data, alive: Rc<Cell<bool>>, env: SimEnv) -> Task {
     Box::pin(async move {
         while alive.get() {
@@ -216,13 +216,13 @@ fn a_flush_takes_back_what_waits_and_leaves_the_stream() {
             b.put("f", if read { &bytes } else { b"" });
             let mut talk = s.talk().await;
             talk.open(2, "f", 2).await;
-            // Of a Tstream: it is answered first.
+            // A Tstream's flush: the Tstream is answered first.
             let stream = talk.begin(Tmsg::Stream { fid: Fid(2), isread: read.into(), offset: 0 }).await;
             let flush = talk.begin(Tmsg::Flush { oldtag: Tag(stream) }).await;
             let offer = talk.answer_to(stream).await.unwrap();
             talk.answer_to(flush).await.unwrap();
             let token = std::str::from_utf8(&offer[offer.len() - 32..]).unwrap().to_owned();
-            // Of a Tsclose, before there is a connection and after.
+            // A Tsclose's flush, before there is a connection and after.
             let tag = talk.begin_close(2, u64::MAX).await;
             talk.flush(tag).await;
             assert!(!talk.has_answer(tag).await);
@@ -234,7 +234,7 @@ fn a_flush_takes_back_what_waits_and_leaves_the_stream() {
                 data.write(&bytes[..sent]).await.unwrap();
             }
             s.sleep(Duration::from_millis(1)).await;
-            // Whatever it has said is taken back, too.
+            // Its count is cancelled, too.
             let all = talk.begin_close(2, SIZE as u64).await;
             let some = talk.begin_close(2, 1 + rng.below(200_000) as u64).await;
             let few = talk.begin_close(2, 1 + rng.below(200) as u64).await;
@@ -256,7 +256,7 @@ fn a_flush_takes_back_what_waits_and_leaves_the_stream() {
             let last = talk.close(2, SIZE as u64).await;
             if talk.has_answer(all).await {
                 assert_eq!(talk.verdict(all).await, Ok((SIZE as u64, 0, String::new())));
-                // It was told before.
+                // The verdict was delivered before.
                 assert!(last == Err(Errno::EINVAL.0) || last == Ok((SIZE as u64, 0, String::new())));
             } else {
                 assert_eq!(last, Ok((SIZE as u64, 0, String::new())));
@@ -268,7 +268,7 @@ fn a_flush_takes_back_what_waits_and_leaves_the_stream() {
     }
 }
 
-/// A Tsclose that has stopped a stream short of what is under way, and is taken back before it has done so.
+/// A Tsclose stops a stream before its in-flight data, and is cancelled before that takes effect.
 #[test]
 fn what_a_flushed_tsclose_has_said_stops_nothing() {
     for seed in seeds(60) {
@@ -323,7 +323,7 @@ fn a_walk_onto_the_fid_itself_leaves_its_stream_to_its_end() {
             data.read(100).await.unwrap();
             let onto = Tmsg::Walk { fid: Fid(2), newfid: Fid(2), names: Names::Slice(&[]) };
             talk.done(onto).await.unwrap();
-            // It is not open any more, so no other stream begins; a clunk ends the one there is.
+            // It is not open any more, so no other stream can begin. A clunk ends the present one.
             assert!(talk.stream(2, true, 0).await.is_err());
             if rng.one_in(2) {
                 let (rest, _) = data.rest().await;
@@ -337,7 +337,7 @@ fn a_walk_onto_the_fid_itself_leaves_its_stream_to_its_end() {
     }
 }
 
-/// Any order of what a client may do with a few fids, and of what the server does.
+/// Random order of a client's operations on a few fids, and of the server's behaviour.
 #[test]
 fn nothing_a_client_does_with_its_streams_leaves_anything_behind() {
     for seed in seeds(60) {
@@ -406,20 +406,20 @@ fn nothing_a_client_does_with_its_streams_leaves_anything_behind() {
                     _ => s.sleep(Duration::from_micros(rng.below(1000) as u64)).await,
                 }
             }
-            // All that was asked is answered once nothing is stuck; what waits for a peer goes with its fid.
+            // Everything is answered once nothing is stuck. A stream that waits for its peer ends with its fid.
             b.plan(Plan::default());
             for fid in 2..6 {
                 let answer = s.within(OFFER_TIME + Duration::from_secs(1), talk.clunk(fid)).await;
                 assert!(answer.is_some(), "the clunk of {fid} is not answered");
             }
-            // One that was there already is answered after those that were refused because of it; where it was sent
-            // before the offer was made, perhaps only when that is void.
+            // A waiting Tsclose is answered after those that were refused because of it. If it was sent before the
+            // offer was made, it may be answered only when the offer expires.
             s.sleep(OFFER_TIME).await;
             assert_eq!(b.under_way(), 0);
             assert_eq!(s.service.core.clients().iter().map(|client| client.fids).max(), Some(1));
         });
         at_rest(&world, &site, 2);
-        // Walks onto other fids are refused; nothing is replaced but by opens.
+        // Walks onto other fids are refused. Only opens replace nodes.
         book.assert_clean(0);
     }
 }

@@ -1,7 +1,7 @@
-//! Streams between sockets of this machine and the disk server, whose host fails: what a link of a simulated world
-//! cannot show, because bytes go by sendfile and splice.
+//! Streams between sockets of this machine and the disk server, whose host fails: sendfile and splice cannot be tested
+//! on simulated links.
 //!
-//! These worlds run on the real runtime; chance still comes from a seed.
+//! These worlds use the real runtime. Random numbers still come from a seed.
 
 use std::io::{self, IoSlice};
 use std::os::unix::net::UnixStream;
@@ -20,16 +20,16 @@ use nine_sim::{Faulty, Rng};
 use crate::stream::talk::{Data, Talk};
 use crate::stream::world::pattern;
 
-/// A door of sockets: what is dialled is a pair of them.
+/// An address with sockets: a dial returns one end of a pair.
 #[derive(Clone)]
 struct Door {
     env: rt::Real,
     service: Service,
-    /// Bytes go through memory, as with TLS.
+    /// Bytes are copied through memory, as with TLS.
     plain: bool,
 }
 
-/// Neither spliced nor sent from files.
+/// A socket without splice and sendfile.
 struct Plain(Socket);
 
 impl Transport for Plain {
@@ -119,16 +119,16 @@ fn a_disk_that_fills_up_under_a_stream_is_told_with_what_it_has_taken() {
                 host.plan().room = room;
                 let mut data = Data::shown(door.connect(), &token).await;
                 let tag = talk.begin_close(2, bytes.len() as u64).await;
-                // The server may take no more.
+                // The server may stop accepting.
                 drop(data.write(&bytes).await);
                 let (count, errno, text) = talk.verdict(tag).await.unwrap();
                 assert_eq!((errno, &*text), (Errno::ENOSPC.0, "No space left on device"));
                 let there = std::fs::read(dir.join("f")).expect("the file");
                 let stored = count as usize;
                 assert!(there.len() >= stored && there[..stored] == bytes[..stored]);
-                // Through a pipe in order; by offset, a write behind may have had the last room.
+                // Through a pipe data is stored in order. By offset, a later write may have taken the last space.
                 assert!(count == room || plain && count < room, "{count} of {room}");
-                // There is room again: from there on.
+                // There is space again: continue from there.
                 host.plan().room = u64::MAX;
                 let token = talk.stream(2, false, count).await.unwrap();
                 let mut data = Data::shown(door.connect(), &token).await;
@@ -164,9 +164,9 @@ fn a_file_that_becomes_shorter_while_it_is_sent_is_no_whole_file() {
             come.extend_from_slice(&rest);
             let (count, errno, _) = talk.verdict(tag).await.unwrap();
             assert!(bytes.starts_with(&come) && count >= come.len() as u64);
-            // It was longer for a moment, or ends there, or something is said.
+            // It was longer for a moment, or ends there, or there is an error.
             assert!(errno != 0 || count == come.len() as u64 && count >= len, "{count} of {len}, {errno}");
-            // With less than was promised, too.
+            // Also if the file is shorter than announced.
             let token = talk.stream(2, true, 0).await.unwrap();
             let mut data = Data::shown(door.connect(), &token).await;
             let (all, _) = data.rest().await;
@@ -200,7 +200,7 @@ fn a_reader_of_a_real_file_that_stops_early_is_told_exactly_what_was_sent() {
     }
 }
 
-/// Through a mux: each side by splice, or through memory, as its connections can.
+/// Through a mux: each side uses splice, or copies through memory, depending on its connections.
 #[test]
 fn a_mux_carries_streams_between_sockets_that_can_be_spliced_and_others() {
     const SIZE: usize = 14 << 20;
@@ -272,7 +272,7 @@ fn a_client_sends_and_receives_files_whatever_its_connection_can() {
                 at += n as u64;
             }
             assert!(at == SIZE as u64 && std::fs::read(dir.join("back")).expect("the file") == bytes);
-            // A file of this machine that cannot be written ends it, and nothing is left out.
+            // If a local file cannot be written, the stream ends there, without a gap.
             let mut stream = file.stream(0, Direction::Read).await.unwrap();
             let (mut at, mut failed) = (0, 0);
             for _ in 0..100 {

@@ -1,5 +1,5 @@
-//! Streams through a mux: passed on where its server has them, else made of reads and writes; and what becomes of them
-//! when one of the four connections goes.
+//! Streams through a mux: relayed if its server has them, otherwise converted to reads and writes; and the effect of
+//! losing one of the four connections.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -17,12 +17,12 @@ use crate::stream::book::{Book, Plan};
 use crate::stream::talk::{Data, Talk};
 use crate::stream::world::{Fate, Site, far, near, pattern};
 
-/// What a stream of a client may be made of.
+/// Variants of a client's stream.
 #[derive(Clone, Copy, Debug)]
 struct Made {
-    /// The clients of the mux have streams.
+    /// The mux offers streams to its clients.
     front: bool,
-    /// Its server has.
+    /// Its server has streams.
     back: bool,
     wait: Option<Wait>,
     /// Its files are read ahead.
@@ -32,11 +32,11 @@ struct Made {
 const RELAY: Made = Made { front: true, back: true, wait: None, ahead: false };
 const CONVERTED: Made = Made { back: false, ..RELAY };
 
-/// A mux whose root is a server that keeps books.
+/// A mux whose root is a recording server.
 #[derive(Clone)]
 struct Hall {
     book: Arc<Book>,
-    /// Where clients come in, and where the server is.
+    /// The mux's side for clients, and the server.
     front: Site,
     back: Site,
     space: Space,
@@ -54,7 +54,7 @@ struct Way {
 
 impl Dial for Way {
     fn dial(&self, _: &dyn Spawn) -> Boxed<io::Result<Box<dyn Transport>>> {
-        // What happens to a connection happens to one.
+        // A fault applies to one connection only.
         let again = Shape { breaks_after: None, ..self.shape.lock().unwrap().clone() };
         let shape = std::mem::replace(&mut *self.shape.lock().unwrap(), again);
         let near = self.back.connect(shape);
@@ -90,9 +90,9 @@ impl Hall {
         Self { tasks, ..hall }
     }
 
-    /// Nothing is left of any client, at the mux or behind it.
+    /// Asserts that nothing is left of any client, at the mux or behind it.
     fn at_rest(self, world: &World) {
-        // With a pulse, it never settles.
+        // With periodic checks it never settles.
         let hall = self.clone();
         world.run(async move { hall.front.sleep(Duration::from_secs(60)).await });
         for core in [&self.front.service.core, &self.back.service.core] {
@@ -101,7 +101,7 @@ impl Hall {
         assert_eq!(self.front.service.core.connected(), 0);
         assert_eq!(self.book.under_way(), 0);
         let status = self.mux.status();
-        // A mount that comes back is asked from time to time whether it is there.
+        // A mount that reconnects is checked periodically.
         let pulse = usize::from(self.made.wait.is_some());
         assert!(status.jobs_now <= pulse);
         for connection in status.upstreams.iter().flat_map(|upstream| &upstream.connections) {
@@ -116,7 +116,7 @@ impl Hall {
     }
 }
 
-/// Tasks of the mux' own tree, which is asked for the first time by a mount.
+/// Tasks of the mux's own tree, which starts with the first mount.
 const BACKBONE: usize = 2;
 
 const SIZE: usize = 9 << 20;
@@ -179,10 +179,10 @@ fn every_way_a_stream_is_made_brings_every_byte() {
     }
 }
 
-/// What is carried: more than the mux reads before it has a data connection itself.
+/// Amount of data: more than the mux reads before it has a data connection itself.
 const CARRIED: usize = 6 << 20;
 
-/// Reads all of a stream of fid 2; whether that was all, as far as can be known.
+/// Reads all of a stream of fid 2. Returns whether that was all, as far as it can be known.
 async fn carry_out(talk: &mut Talk, mut data: Data, bytes: &[u8], site: &Site) -> (usize, bool, u32) {
     let tag = talk.begin_close(2, u64::MAX).await;
     let (come, ended) = data.rest().await;
@@ -222,7 +222,7 @@ fn whichever_connection_goes_nobody_is_told_more_than_is_so() {
         let world = World::new(seed);
         let mut rng = world.rng();
         let hall = Hall::new(&world, made, Shape { window: 1 << 20, ..far(4) });
-        // Of the connection that is there the cut is by time.
+        // The existing connection is cut at a given time.
         let shape = Shape { breaks_after: Some(moment(&mut rng)), window: 1 << 20, ..far(4) };
         let h = hall.clone();
         world.run(async move {
@@ -280,7 +280,7 @@ fn whichever_connection_goes_nobody_is_told_more_than_is_so() {
                 assert!(count <= sent + 100_000 && (errno != 0 || count >= sent));
                 assert!(h.book.get("f")[..count] == bytes[..count], "{count} bytes are not stored");
                 if cut == Cut::Data && sent > 200_000 {
-                    // What has come to the mux is stored, and told: the link holds less than a MiB.
+                    // Data that reached the mux is stored and reported: the link holds less than a MiB.
                     assert!(count + (2 << 20) > sent, "{count} of {sent} are told");
                 }
                 errno
@@ -289,11 +289,11 @@ fn whichever_connection_goes_nobody_is_told_more_than_is_so() {
                 // It was not cut in time.
                 return;
             }
-            // The file can have another, unless its connection has gone.
+            // The file can have another stream, unless its connection is gone.
             h.book.plan(Plan::default());
             h.back.fate(Fate::Come(Shape { window: 1 << 20, ..far(4) }));
             if cut == Cut::BackSession && errno != 0 {
-                // Their files are not there any more, which the clunks may say.
+                // The files are gone, so the clunks may fail.
                 let _ = talk.clunk(2).await;
                 let _ = talk.clunk(1).await;
                 h.front.sleep(nine_mux::RETRY).await;
@@ -419,7 +419,7 @@ fn what_a_tsclose_says_holds_through_a_mux() {
                 assert_eq!(talk.verdict(tag).await, Ok((come.len() as u64, 0, String::new())), "{made:?}");
                 assert!(bytes.starts_with(&come) && come.len() as u64 >= stop);
             } else {
-                // It says how much, and leaves the connection open.
+                // It sends a count, and leaves the connection open.
                 let sent = [0, 10, 1_000_000, (4 << 20) + 1000][rng.below(4)];
                 data.write(&bytes[..sent]).await.unwrap();
                 let said = if rng.one_in(3) { sent / 2 } else { sent } as u64;
@@ -487,7 +487,7 @@ fn a_slow_client_takes_little_of_the_mux_and_holds_up_nobody() {
                 slow.push(data);
             }
             h.front.sleep(Duration::from_secs(2)).await;
-            // What has been read and has not arrived is known to somebody's budget, or on a link.
+            // Data that was read and has not arrived is charged to a budget, or on a link.
             let known = h.front.service.core.borrowed() + h.back.service.core.borrowed();
             let each = (h.book.moved() as usize).saturating_sub(known) / SLOW as usize;
             assert!(each < 1 << 20, "{made:?}: {each} bytes of each are in nobody's books");
@@ -529,7 +529,7 @@ fn three_clients_and_many_small_streams_at_once() {
                     assert!(come == bytes);
                     let verdict = talk.verdict(tag).await;
                     assert_eq!(verdict, Ok((bytes.len() as u64, 0, String::new())), "{made:?} {k}");
-                    // Most stay open, as a client that reads many files does.
+                    // Most stay open, as with a client that reads many files.
                     if k % 5 == 0 {
                         talk.clunk(10 + k).await.unwrap();
                     }

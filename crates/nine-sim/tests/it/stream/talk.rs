@@ -1,4 +1,4 @@
-//! A client of single messages in a session with streams, and data connections by hand: over links and sockets.
+//! A client that sends single messages in a session with streams, and manual data connections, over links and sockets.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -11,13 +11,13 @@ use nine_proto::frame::{MSIZE_MAX, Split, split};
 use nine_proto::msg::{Data as Bytes, Names, OnlyIds, Rmsg, Tmsg};
 use nine_proto::{Dialect, Fid, NOFID, NOTAG, NOUID, Tag};
 
-/// What Tsclose is answered: count, errno, text.
+/// The answer to a Tsclose: count, errno, text.
 pub type Verdict = (u64, u32, String);
 
 /// The errno of a refusal.
 pub type Refused = u32;
 
-/// Speaks in single messages. Answers that nobody has asked for yet are kept.
+/// A client that sends single messages. It stores answers until they are requested.
 pub struct Talk {
     io: Box<dyn Transport>,
     come: Vec<u8>,
@@ -26,7 +26,7 @@ pub struct Talk {
 }
 
 impl Talk {
-    /// Fid 1 is the root.
+    /// Creates a client. Fid 1 is the root.
     pub async fn new(io: impl Transport) -> Self {
         Self::speaking(io, Dialect::LS).await
     }
@@ -40,7 +40,7 @@ impl Talk {
         talk
     }
 
-    /// A new session; says what was agreed.
+    /// Starts a new session. Returns the agreed version.
     pub async fn version(&mut self, version: &str) -> String {
         let message = Tmsg::Version { msize: 256 * 1024, version: version.as_bytes() };
         self.send(NOTAG.0, message).await.unwrap();
@@ -57,13 +57,13 @@ impl Talk {
         write_all(&mut *self.io, &bytes).await
     }
 
-    /// A tag that is not in use.
+    /// Returns an unused tag.
     pub fn tag(&mut self) -> u16 {
         self.tag += 1;
         self.tag
     }
 
-    /// Sends, and says under which tag.
+    /// Sends a message. Returns its tag.
     pub async fn begin(&mut self, message: Tmsg<'_>) -> u16 {
         let tag = self.tag();
         self.send(tag, message).await.unwrap();
@@ -85,7 +85,7 @@ impl Talk {
         }
     }
 
-    /// Waits for the answer under this tag.
+    /// Waits for the answer with this tag.
     pub async fn answer_to(&mut self, tag: u16) -> io::Result<Vec<u8>> {
         let is = |frame: &Vec<u8>| nine_proto::frame::tag_of(frame) == Tag(tag);
         if let Some(at) = self.kept.iter().position(is) {
@@ -100,7 +100,7 @@ impl Talk {
         }
     }
 
-    /// Whether an answer under this tag has come by now.
+    /// Whether an answer with this tag has arrived.
     pub async fn has_answer(&mut self, tag: u16) -> bool {
         let is = |frame: &Vec<u8>| nine_proto::frame::tag_of(frame) == Tag(tag);
         loop {
@@ -114,7 +114,7 @@ impl Talk {
         }
     }
 
-    /// Asks, and takes what it wants out of the answer.
+    /// Sends a message, and extracts a value from the answer.
     pub async fn ask<R>(
         &mut self,
         message: Tmsg<'_>,
@@ -134,7 +134,7 @@ impl Talk {
         }
     }
 
-    /// Asks for something whose answer says nothing but that it is done.
+    /// Sends a message whose answer has no value.
     pub async fn done(&mut self, message: Tmsg<'_>) -> Result<(), Refused> {
         self.ask(message, |answer| (!matches!(answer, Rmsg::Lerror { .. })).then_some(())).await
     }
@@ -144,14 +144,14 @@ impl Talk {
         self.done(Tmsg::Attach { fid: Fid(fid), afid: NOFID, uname: b"u", aname: b"", n_uname }).await
     }
 
-    /// The file of this name in the root becomes this fid.
+    /// Walks from the root to this file, as this fid.
     pub async fn walk(&mut self, fid: u32, name: &str) {
         let names: &[&[u8]] = &[name.as_bytes()];
         let names = Names::Slice(if name.is_empty() { &[] } else { names });
         self.done(Tmsg::Walk { fid: Fid(1), newfid: Fid(fid), names }).await.expect("it is there");
     }
 
-    /// The same, open: 0 to be read, 1 to be written, 2 both.
+    /// The same, and opens it: 0 for reading, 1 for writing, 2 for both.
     pub async fn open(&mut self, fid: u32, name: &str, flags: u32) {
         self.walk(fid, name).await;
         self.done(Tmsg::Lopen { fid: Fid(fid), flags }).await.expect("it can be opened");
@@ -161,7 +161,7 @@ impl Talk {
         self.done(Tmsg::Clunk { fid: Fid(fid) }).await
     }
 
-    /// A stream from the file (else to it): its token.
+    /// Begins a stream that reads the file (or writes it). Returns its token.
     pub async fn stream(&mut self, fid: u32, read: bool, offset: u64) -> Result<String, Refused> {
         let message = Tmsg::Stream { fid: Fid(fid), isread: read.into(), offset };
         let offer = |answer: &Rmsg<'_>| match answer {
@@ -189,7 +189,7 @@ impl Talk {
         self.taken(tag, verdict).await
     }
 
-    /// Tsclose, and its answer.
+    /// Sends a Tsclose. Returns the answer.
     pub async fn close(&mut self, fid: u32, count: u64) -> Result<Verdict, Refused> {
         let tag = self.begin_close(fid, count).await;
         self.verdict(tag).await
@@ -199,7 +199,7 @@ impl Talk {
         self.done(Tmsg::Flush { oldtag: Tag(oldtag) }).await.expect("a flush succeeds");
     }
 
-    /// So many bytes, or what there are.
+    /// Reads this many bytes, or as many as there are.
     pub async fn read(&mut self, fid: u32, offset: u64, count: u32) -> Result<Vec<u8>, Refused> {
         let data = |answer: &Rmsg<'_>| match answer {
             Rmsg::Read { data: Bytes::Bytes(data) } => Some(data.to_vec()),
@@ -209,7 +209,7 @@ impl Talk {
     }
 }
 
-/// A data connection by hand.
+/// A manual data connection.
 pub struct Data(Box<dyn Transport>);
 
 impl Data {
@@ -217,7 +217,7 @@ impl Data {
         Self(Box::new(io))
     }
 
-    /// One that has shown its token.
+    /// Creates one that has presented its token.
     pub async fn shown(io: impl Transport, token: &str) -> Self {
         let mut data = Self::new(io);
         data.write(format!("9PS1{token}").as_bytes()).await.expect("the server takes the token");
@@ -228,7 +228,7 @@ impl Data {
         write_all(&mut *self.0, bytes).await
     }
 
-    /// The next bytes; none at the end.
+    /// Returns the next bytes; none at the end.
     pub async fn read(&mut self, most: usize) -> io::Result<Vec<u8>> {
         let mut buf = vec![0; most];
         let n = poll_fn(|cx| self.0.poll_read(cx, &mut buf)).await?;
@@ -236,7 +236,7 @@ impl Data {
         Ok(buf)
     }
 
-    /// All that comes, and whether it ended well.
+    /// Returns all bytes until the end, and whether it ended well.
     pub async fn rest(&mut self) -> (Vec<u8>, io::Result<()>) {
         let mut all = Vec::new();
         loop {
@@ -248,12 +248,12 @@ impl Data {
         }
     }
 
-    /// The server has closed it and has said nothing.
+    /// Whether the server closed it without data.
     pub async fn is_closed(&mut self) -> bool {
         self.rest().await.0.is_empty()
     }
 
-    /// No more bytes from us.
+    /// Closes our direction.
     pub async fn close(&mut self) {
         poll_fn(|cx| self.0.poll_close(cx)).await.unwrap();
     }

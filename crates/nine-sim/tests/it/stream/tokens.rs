@@ -1,4 +1,4 @@
-//! Whoever shows a token: only the right one, once, in time and by whom it was given to.
+//! Tokens: accepted only if right, once, in time, and from the client that received it.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn from(n: u8) -> Shape {
     Shape { proof, ..Shape::default() }
 }
 
-/// The stream of fid 2 brings all of the file, and says so.
+/// Checks that the stream of fid 2 delivers the whole file and reports that.
 async fn whole(site: &Site, talk: &mut Talk, token: &str, shape: Shape) {
     let mut data = Data::shown(site.ways.connect(shape), token).await;
     let tag = talk.begin_close(2, u64::MAX).await;
@@ -104,7 +104,7 @@ fn it_may_come_byte_by_byte_and_with_data_right_behind() {
             book.put("f", b"");
             let mut talk = s.talk().await;
             talk.open(2, "f", 2).await;
-            // The link hands on few bytes at a time, or whatever is there.
+            // The link delivers a few bytes at a time, or everything.
             for piece in [1, 3, 64 * 1024] {
                 let token = talk.stream(2, false, 0).await.unwrap();
                 let shape = Shape { piece, ..Shape::default() };
@@ -147,13 +147,13 @@ fn it_is_void_after_ten_seconds_and_who_shows_none_is_closed() {
             let (count, errno, _) = talk.verdict(waits).await.unwrap();
             assert_eq!((count, errno), (0, Errno::ETIMEDOUT.0));
             assert!(s.env.now() - early < Duration::from_millis(10_500));
-            // The other one is not void yet, and the first fid may have another.
+            // The other token is still valid, and the first fid may have another one.
             let mut data = s.data(&young).await;
             let (all, _) = data.rest().await;
             assert_eq!((all.len(), talk.close(3, u64::MAX).await.unwrap().0), (SIZE, SIZE as u64));
             let token = talk.stream(2, true, 0).await.unwrap();
             whole(&s, &mut talk, &token, Shape::default()).await;
-            // Nothing at all, the beginning, all but the last byte.
+            // Nothing at all, the prefix, all but the last byte.
             for (begin, seconds) in
                 [("", 30), ("9P", 30), ("9PS1", 10), (&*format!("9PS1{}", &old[..31]), 10)]
             {
@@ -225,14 +225,14 @@ fn who_asks_for_ten_thousand_streams_and_dials_none_is_told_to_wait_and_others_a
             }
         }
         assert_eq!(had, 64);
-        // One that is taken back makes room for one.
+        // A cancelled offer makes room for another.
         assert_eq!(talk.close(100, 0).await, Ok((0, 0, String::new())));
         assert!(talk.stream(199, true, 0).await.is_ok());
         assert_eq!(talk.stream(198, true, 0).await, Err(Errno::EAGAIN.0));
-        // So does one whose fid goes.
+        // So does a clunked fid.
         talk.clunk(101).await.unwrap();
         assert!(talk.stream(198, true, 0).await.is_ok());
-        // Others have theirs, while there are some.
+        // Other clients get theirs, as long as there are any.
         let mut others = Vec::new();
         for _ in 1..MANY {
             let mut other = s.talk().await;
@@ -246,7 +246,7 @@ fn who_asks_for_ten_thousand_streams_and_dials_none_is_told_to_wait_and_others_a
         last.open(2, "f", 0).await;
         let token = last.stream(2, true, 0).await.unwrap();
         whole(&s, &mut last, &token, Shape::default()).await;
-        // In ten seconds there is room again.
+        // After ten seconds there is room again.
         s.sleep(Duration::from_secs(11)).await;
         for fid in 0..60 {
             talk.stream(110 + fid, true, 0).await.expect("the old ones are void");
@@ -283,18 +283,18 @@ fn four_thousand_offers_are_all_there_are() {
                 break;
             }
         }
-        // Whoever comes has some as long as there are any, so more than 64 clients have had all of them.
+        // Each new client gets some as long as there are any, so more than 64 clients have had offers.
         assert!(offers == 4096 && all.len() > 65, "{offers} of {} clients", all.len());
         let (late, _) = all.last_mut().unwrap();
         assert_eq!(late.stream(2, true, 0).await, Err(Errno::EAGAIN.0));
-        // Reads go on.
+        // Reads still work.
         assert_eq!(late.read(2, 0, 10).await, Ok(Vec::new()));
-        // Who goes leaves room.
+        // A disconnected client leaves room.
         drop(all.swap_remove(0));
         s.sleep(Duration::from_millis(1)).await;
         let (mut late, _) = all.swap_remove(0);
         assert!(late.stream(2, true, 0).await.is_ok());
-        // Else time does.
+        // Otherwise offers expire.
         s.sleep(Duration::from_secs(11)).await;
         assert!(late.stream(2, true, 0).await.is_ok());
     });

@@ -1,4 +1,4 @@
-//! A server with streams, a client far away, and data connections that do what a test says.
+//! A server with streams, a distant client, and data connections whose behaviour a test chooses.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -17,22 +17,22 @@ use nine_sim::{End, Links, Shape, SimEnv, World};
 use crate::stream::book::Book;
 use crate::stream::talk::{Data, Talk};
 
-/// What becomes of data connections.
+/// The outcome of data connections.
 #[derive(Clone)]
 pub enum Fate {
-    /// They are like this.
+    /// They have this shape.
     Come(Shape),
-    /// They are like this, and the dialler's end holds bytes back.
+    /// They have this shape, and the dialler's end buffers bytes.
     Held(Shape),
-    /// Nobody answers.
+    /// Dials are refused.
     Refused,
-    /// Nobody answers, which is noticed after a second.
+    /// Dials fail after a second.
     Silent,
-    /// Something on the way takes them, and everything that comes, and hands on nothing.
+    /// A middlebox accepts them and all their bytes, and forwards nothing.
     Swallowed(Shape),
 }
 
-/// See the module. Clones are the same.
+/// A server and the addresses that lead to it. Clones share it.
 #[derive(Clone)]
 pub struct Site {
     pub env: SimEnv,
@@ -40,24 +40,24 @@ pub struct Site {
     pub ways: Arc<Ways>,
 }
 
-/// What leads to a site: it dials data connections from any thread.
+/// Connects to a site. It dials data connections from any thread.
 pub struct Ways {
     links: Links,
     door: Arc<Door>,
     pub fate: Mutex<Fate>,
-    /// Where those end that are swallowed.
+    /// The far ends of swallowed connections.
     nowhere: Mutex<Vec<End>>,
-    /// What servers have offered, in order.
+    /// Addresses that servers have offered, in order.
     pub offers: Mutex<Vec<String>>,
 }
 
-/// Where connections come in.
+/// Incoming connections.
 #[derive(Default)]
 struct Door(Mutex<(VecDeque<Come>, Option<Waker>)>);
 
 enum Come {
     Connection(Box<dyn Transport>),
-    /// A second has begun, for whoever dials.
+    /// A second begins, for a dialler.
     Second(Arc<Mutex<(bool, Option<Waker>)>>),
 }
 
@@ -69,7 +69,7 @@ impl Door {
     }
 }
 
-/// A world, a server that keeps books, and what leads there.
+/// Creates a world, a recording server, and its site.
 pub fn stage(seed: u64) -> (World, Arc<Book>, Site) {
     let world = World::new(seed);
     let book = Book::new(&world);
@@ -77,8 +77,8 @@ pub fn stage(seed: u64) -> (World, Arc<Book>, Site) {
     (world, book, site)
 }
 
-/// Whatever was begun at this site comes to its end, and nothing is left of it: no task but so many that are of the
-/// stage, no byte, no connection, no offer.
+/// Asserts that everything at this site has ended and nothing is left: only `tasks` tasks, no byte, no connection, no
+/// offer.
 pub fn at_rest(world: &World, site: &Site, tasks: usize) {
     world.settle();
     let nothing = |when: &str| {
@@ -109,17 +109,17 @@ impl Site {
         Self::offering(world, Service::new(server, Gate::default(), core), "tcp!*!564")
     }
 
-    /// A server that says that streams are dialled there.
+    /// Creates a server whose streams are dialled at this address.
     pub fn offering(world: &World, service: Service, addr: &str) -> Self {
         Self::of(world, service.with_streams(Streams::new(addr, world.env().clock())))
     }
 
-    /// Another door to the same server, where nothing but streams come in.
+    /// Returns another address of the same server, for streams only.
     pub fn for_streams(&self, world: &World) -> Self {
         Self::of(world, Service { only_streams: true, ..self.service.clone() })
     }
 
-    /// A server without streams.
+    /// Creates a server without streams.
     pub fn plain(world: &World, server: Arc<dyn FileServer>) -> Self {
         Self::of(world, Service::new(server, Gate::default(), Core::default()))
     }
@@ -159,12 +159,12 @@ impl Site {
         site
     }
 
-    /// A client of single messages, close by.
+    /// Returns a nearby client that sends single messages.
     pub async fn talk(&self) -> Talk {
         Talk::new(self.ways.connect(near())).await
     }
 
-    /// A data connection that has shown this token.
+    /// Returns a data connection that has presented this token.
     pub async fn data(&self, token: &str) -> Data {
         Data::shown(self.ways.connect(Shape::default()), token).await
     }
@@ -173,7 +173,7 @@ impl Site {
         self.env.sleep_until(self.env.now() + time).await;
     }
 
-    /// What comes of it within this time; after that it is dropped.
+    /// Runs work for at most this time. After that it is dropped.
     pub async fn within<T>(&self, time: Duration, work: impl Future<Output = T>) -> Option<T> {
         let mut timer = self.env.sleep_until(self.env.now() + time);
         let mut work = std::pin::pin!(work);
@@ -198,12 +198,12 @@ impl Site {
         options.with_streams(self.ways.clone())
     }
 
-    /// A client at the root.
+    /// Returns a client at the root.
     pub async fn client(&self, shape: Shape, options: Options) -> (Client, File) {
         self.client_of("sim", shape, options).await
     }
 
-    /// A client of a server that is known by this dial string.
+    /// Returns a client of a server with this dial string.
     pub async fn client_of(&self, addr: &str, shape: Shape, options: Options) -> (Client, File) {
         let io = self.ways.connect(shape);
         let peer = Peer { addr: addr.into(), ..io.peer().clone() };
@@ -216,14 +216,14 @@ impl Site {
 }
 
 impl Ways {
-    /// A new connection to the door.
+    /// Returns a new connection to the site.
     pub fn connect(&self, shape: Shape) -> End {
         let (near, far) = self.links.link(shape);
         self.door.give(Come::Connection(Box::new(far)));
         near
     }
 
-    /// The same; the server's side of it is such.
+    /// The same; `end` wraps the server's side.
     pub fn connect_to(&self, shape: Shape, end: impl FnOnce(End) -> Box<dyn Transport>) -> End {
         let (near, far) = self.links.link(shape);
         self.door.give(Come::Connection(end(far)));
@@ -231,7 +231,7 @@ impl Ways {
     }
 }
 
-/// A link to somebody who is known by another name.
+/// A link to a peer with another name.
 struct Named {
     io: End,
     peer: Peer,
@@ -255,19 +255,19 @@ impl Transport for Named {
     }
 }
 
-/// Bytes that [`Holds`] takes and does not hand on.
+/// Number of bytes that [`Holds`] buffers.
 const HELD: usize = 64 * 1024;
 
-/// Holds bytes back, as TLS does.
+/// A transport that buffers bytes, as TLS does.
 pub struct Holds {
     io: End,
     out: Vec<u8>,
 }
 
-/// What comes can be moved into a pipe, as from a socket.
+/// A transport whose received bytes can be spliced into a pipe, as from a socket.
 pub struct Splices {
     io: End,
-    /// What the pipe had no room for.
+    /// Bytes that did not fit into the pipe.
     come: Vec<u8>,
 }
 
@@ -414,17 +414,17 @@ impl Dial for Ways {
     }
 }
 
-/// Bytes that show where they are of.
+/// Returns bytes that depend on their position.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len as u64).map(|i| (i ^ (i >> 8) ^ (i >> 16) ^ (i >> 24)) as u8).collect()
 }
 
-/// A link to the next table.
+/// A link to a nearby machine.
 pub fn near() -> Shape {
     Shape { delay: Duration::from_micros(10), ..Shape::default() }
 }
 
-/// A link to the other side of the world.
+/// A link to a distant machine.
 pub fn far(ms: u64) -> Shape {
     Shape { delay: Duration::from_millis(ms / 2), window: 4 << 20, ..Shape::default() }
 }
