@@ -386,7 +386,7 @@ fn who_gave_up_unheard_does_not_wait_to_be_accepted() {
         let mut service = callee.announce("s").expect("free");
         for user in ["a", "b"] {
             assert!(within(&env, SECOND, caller.dial(mac(2), "s", user)).await.is_none());
-            // Its hang-up.
+            // The hang-up is lost.
             held(&wire).faults.cut = true;
             env.sleep_until(env.now() + MS).await;
             held(&wire).faults.cut = false;
