@@ -34,54 +34,54 @@ pub const TEXT_MAX: usize = 4096;
 
 /// The file server of posts. See the module.
 pub struct Posts {
-    shared: Arc<Shared>,
+    shared: Arc<PostsShared>,
     /// Returns a text as readers may see it, or the reason why it is invalid.
-    judge: Box<Judge>,
-    owns: Box<Owns>,
+    judge: Box<PostCheckFn>,
+    owns: Box<OwnerCheckFn>,
     clock: Arc<dyn Clock>,
     begun: Time,
     ids: (u32, u32),
 }
 
-type Judge = dyn Fn(&str) -> Result<String, String> + Send + Sync;
-type Owns = dyn Fn(&Who, &[u8]) -> bool + Send + Sync;
+type PostCheckFn = dyn Fn(&str) -> Result<String, String> + Send + Sync;
+type OwnerCheckFn = dyn Fn(&Who, &[u8]) -> bool + Send + Sync;
 
 #[derive(Default)]
-struct Shared(Mutex<Table>);
+struct PostsShared(Mutex<PostTable>);
 
 #[derive(Default)]
-struct Table {
+struct PostTable {
     /// In the order of creation, by numbers that are not reused.
-    posts: BTreeMap<u64, Post>,
+    posts: BTreeMap<u64, PostEntry>,
     next: u64,
 }
 
-struct Post {
+struct PostEntry {
     name: Box<[u8]>,
     mode: u32,
     time: Time,
     /// `None`: nothing was written yet.
-    text: Option<Text>,
+    text: Option<PostText>,
 }
 
-struct Text {
+struct PostText {
     whole: String,
     shown: Bytes,
 }
 
 /// A post of a server of this process. Dropping it removes the post, if it still exists.
 pub struct Posted {
-    shared: Arc<Shared>,
+    shared: Arc<PostsShared>,
     number: u64,
 }
 
 /// The state behind a fid.
-struct Held {
+struct PostFidState {
     owner: bool,
     /// `None`: the directory.
     post: Option<u64>,
     /// Set if this fid created the post. An unwritten post is removed with it.
-    maker: Option<Arc<Shared>>,
+    maker: Option<Arc<PostsShared>>,
 }
 
 impl Posts {
@@ -109,7 +109,7 @@ impl Posts {
         let mut table = lock(&self.shared.0);
         let number = table.make(name.as_bytes(), POST_MODE, time(&*self.clock))?;
         let post = table.posts.get_mut(&number).expect("just made");
-        post.text = Some(Text { whole: text.into(), shown: format!("{text}\n").into() });
+        post.text = Some(PostText { whole: text.into(), shown: format!("{text}\n").into() });
         drop(table);
         Ok(Posted { shared: self.shared.clone(), number })
     }
@@ -131,7 +131,7 @@ impl Posts {
             }
             _ => {}
         }
-        let here = req.node::<Held>()?;
+        let here = req.node::<PostFidState>()?;
         let mut table = lock(&self.shared.0);
         match op {
             Op::Walk { names } => {
@@ -159,7 +159,7 @@ impl Posts {
             Op::Create { name, make: Make::File, flags, perm, .. } => {
                 let reuse = flags.has(OpenFlags::CREAT) && !flags.has(OpenFlags::EXCL);
                 if let Some((number, _)) = table.find(name).filter(|_| reuse) {
-                    let there = Held { owner: here.owner, post: Some(number), maker: None };
+                    let there = PostFidState { owner: here.owner, post: Some(number), maker: None };
                     table.may_open(&there, flags)?;
                     return Ok(Reply::Open {
                         qid: qid(number),
@@ -170,7 +170,7 @@ impl Posts {
                 here.may_change()?;
                 let number = table.make(name, perm.in_dir(ROOT_MODE, false), time(&*self.clock))?;
                 let maker = Some(self.shared.clone());
-                let node = Arc::new(Held { owner: true, post: Some(number), maker });
+                let node = Arc::new(PostFidState { owner: true, post: Some(number), maker });
                 Ok(Reply::Open { qid: qid(number), iounit: 0, node })
             }
             Op::Create { .. } | Op::Make { .. } => {
@@ -229,17 +229,17 @@ impl Posts {
         }
     }
 
-    fn text(&self, data: &[u8]) -> Result<Text> {
+    fn text(&self, data: &[u8]) -> Result<PostText> {
         let refused = |what: String| Error::new(Errno::EINVAL, what);
         if data.len() > TEXT_MAX {
             return Err(refused(format!("a post has at most {TEXT_MAX} bytes")));
         }
         let whole = std::str::from_utf8(data).map_err(|_| refused("this is no text".into()))?.trim();
         let shown = (self.judge)(whole).map_err(refused)?;
-        Ok(Text { whole: whole.into(), shown: format!("{shown}\n").into() })
+        Ok(PostText { whole: whole.into(), shown: format!("{shown}\n").into() })
     }
 
-    fn readdir(&self, table: &Table, cookie: u64, mut buf: DirBuf) -> DirBuf {
+    fn readdir(&self, table: &PostTable, cookie: u64, mut buf: DirBuf) -> DirBuf {
         for (name, at) in [(&b"."[..], 1), (b"..", 2)] {
             if cookie < at && !buf.push(&Dirent { qid: ROOT, cookie: at, ty: 4, name }, None) {
                 return buf;
@@ -256,7 +256,7 @@ impl Posts {
         buf
     }
 
-    fn attr_of(&self, number: u64, post: &Post) -> Attr {
+    fn attr_of(&self, number: u64, post: &PostEntry) -> Attr {
         let size = post.text.as_ref().map_or(0, |text| text.shown.len() as u64);
         self.attr(qid(number), S_IFREG | post.mode, post.time, &post.name, size)
     }
@@ -289,19 +289,19 @@ impl FileServer for Posts {
     }
 }
 
-impl Table {
-    fn find(&self, name: &[u8]) -> Option<(u64, &Post)> {
+impl PostTable {
+    fn find(&self, name: &[u8]) -> Option<(u64, &PostEntry)> {
         let mut all = self.posts.iter();
         all.find(|(_, post)| *post.name == *name).map(|(&number, post)| (number, post))
     }
 
     /// Returns the post behind a fid, if it still exists.
-    fn post(&self, held: &Held) -> Result<&Post> {
+    fn post(&self, held: &PostFidState) -> Result<&PostEntry> {
         let number = held.post.ok_or(Errno::EISDIR)?;
         Ok(self.posts.get(&number).ok_or(Errno::ENOENT)?)
     }
 
-    fn post_mut(&mut self, held: &Held) -> Result<&mut Post> {
+    fn post_mut(&mut self, held: &PostFidState) -> Result<&mut PostEntry> {
         let number = held.post.ok_or(Errno::EISDIR)?;
         Ok(self.posts.get_mut(&number).ok_or(Errno::ENOENT)?)
     }
@@ -318,11 +318,11 @@ impl Table {
             ));
         }
         self.next += 1;
-        self.posts.insert(self.next, Post { name: name.into(), mode: mode & 0o777, time, text: None });
+        self.posts.insert(self.next, PostEntry { name: name.into(), mode: mode & 0o777, time, text: None });
         Ok(self.next)
     }
 
-    fn may_open(&self, held: &Held, flags: OpenFlags) -> Result<()> {
+    fn may_open(&self, held: &PostFidState, flags: OpenFlags) -> Result<()> {
         let reads = if flags.reads() { 4 } else { 0 };
         let changes = flags.writes() || flags.has(OpenFlags::TRUNC) || flags.has(OpenFlags::RCLOSE);
         let Some(number) = held.post else {
@@ -340,7 +340,7 @@ impl Table {
 
     /// Sets attributes. Only the permission bits can change. An unwritten post may be truncated, as a shell's `>`
     /// does.
-    fn set(&mut self, held: &Held, set: &SetAttr<'_>) -> Result<()> {
+    fn set(&mut self, held: &PostFidState, set: &SetAttr<'_>) -> Result<()> {
         held.may_change()?;
         let rest = SetAttr { mode: None, special: None, size: None, ..*set };
         let post = self.post_mut(held)?;
@@ -353,7 +353,7 @@ impl Table {
     }
 
     /// Removes a post that was created but not written.
-    fn close(&mut self, held: &Held) {
+    fn close(&mut self, held: &PostFidState) {
         let made = held.post.filter(|_| held.maker.is_some());
         if let Some(number) = made
             && self.posts.get(&number).is_some_and(|post| post.text.is_none())
@@ -376,14 +376,14 @@ impl Drop for Posted {
     }
 }
 
-impl Held {
+impl PostFidState {
     fn may_change(&self) -> Result<()> {
         let text = "only the owner posts and withdraws: what is posted is dialled as the owner";
         if self.owner { Ok(()) } else { Err(Error::new(Errno::EACCES, text)) }
     }
 }
 
-impl Drop for Held {
+impl Drop for PostFidState {
     /// Also runs when the connection is lost.
     fn drop(&mut self) {
         if let Some(shared) = &self.maker {
@@ -392,8 +392,8 @@ impl Drop for Held {
     }
 }
 
-fn held(owner: bool, post: Option<u64>) -> Arc<Held> {
-    Arc::new(Held { owner, post, maker: None })
+fn held(owner: bool, post: Option<u64>) -> Arc<PostFidState> {
+    Arc::new(PostFidState { owner, post, maker: None })
 }
 
 fn qid(number: u64) -> Qid {

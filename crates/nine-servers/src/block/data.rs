@@ -11,14 +11,14 @@ use nine_proto::{Errno, OpenFlags};
 use super::refused;
 
 /// The data of one disk, shared by all fids that have it open.
-pub(super) struct Data {
+pub(super) struct DiskData {
     device: Arc<dyn Device>,
-    writes: Mutex<Writes>,
+    writes: Mutex<WriteQueue>,
 }
 
 /// Writes of partial sectors run one at a time, and no other write runs meanwhile.
 #[derive(Default)]
-struct Writes {
+struct WriteQueue {
     /// The number of whole-sector writes in flight.
     whole: usize,
     /// A partial-sector write is in flight.
@@ -30,12 +30,12 @@ struct Writes {
 }
 
 /// An open `data` file.
-pub(super) struct Open {
-    pub(super) data: Arc<Data>,
+pub(super) struct OpenDiskFile {
+    pub(super) data: Arc<DiskData>,
     pub(super) flags: OpenFlags,
 }
 
-impl Data {
+impl DiskData {
     pub(super) fn new(device: Arc<dyn Device>) -> Self {
         Self { device, writes: Mutex::default() }
     }
@@ -48,7 +48,7 @@ impl Data {
         self.device.shape().sectors * SECTOR
     }
 
-    fn writes(&self) -> std::sync::MutexGuard<'_, Writes> {
+    fn writes(&self) -> std::sync::MutexGuard<'_, WriteQueue> {
         self.writes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -120,7 +120,7 @@ fn sectors(offset: u64, len: usize) -> (u64, u64) {
     (first, end - first)
 }
 
-impl Handle for Open {
+impl Handle for OpenDiskFile {
     fn read(&self, ask: Ask) {
         let left = self.data.size().saturating_sub(ask.offset);
         let len = left.min(ask.count.into()) as usize;

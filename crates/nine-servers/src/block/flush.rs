@@ -14,10 +14,10 @@ use nine_block::{Error, Io, Kind};
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Flushes(Mutex<State>);
+pub(super) struct FlushQueue(Mutex<FlushQueueState>);
 
 #[derive(Default)]
-struct State {
+struct FlushQueueState {
     waiting: Vec<Io>,
     /// A thread runs the flushes, or is about to.
     running: bool,
@@ -26,10 +26,10 @@ struct State {
 }
 
 /// Held by the thread that runs the flushes. If dropped, the thread has panicked, and queued flushes fail.
-struct Turn<'a>(&'a Flushes);
+struct FlushRunGuard<'a>(&'a FlushQueue);
 
-impl Flushes {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl FlushQueue {
+    fn state(&self) -> MutexGuard<'_, FlushQueueState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -53,7 +53,7 @@ impl Flushes {
 
     /// Calls `sync` until no flush is queued. `wrong` makes an error from a text.
     pub(super) fn run(&self, sync: impl Fn() -> std::io::Result<()>, wrong: impl Fn(&str) -> Error) {
-        let turn = Turn(self);
+        let turn = FlushRunGuard(self);
         loop {
             let mut state = self.state();
             if state.waiting.is_empty() {
@@ -83,7 +83,7 @@ impl Flushes {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for FlushRunGuard<'_> {
     fn drop(&mut self) {
         self.0.give_up();
     }
@@ -101,7 +101,7 @@ mod tests {
     /// The results of flushes, in the order of completion.
     type Told = Arc<Mutex<Vec<(u32, Option<Kind>)>>>;
 
-    fn flush(flushes: &Flushes, told: &Told, number: u32) -> bool {
+    fn flush(flushes: &FlushQueue, told: &Told, number: u32) -> bool {
         let told = told.clone();
         flushes.push(Io::other(Op::Flush, 0, 0, move |result| {
             told.lock().unwrap().push((number, result.err().map(|error| error.kind)));
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn an_error_that_the_kernel_tells_once_is_told_to_all() {
-        let (flushes, told, calls) = (Flushes::default(), Told::default(), Cell::new(0));
+        let (flushes, told, calls) = (FlushQueue::default(), Told::default(), Cell::new(0));
         assert!(flush(&flushes, &told, 1));
         let sync = || {
             calls.set(calls.get() + 1);
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn who_waits_shares_a_call_that_began_after_he_came() {
-        let (flushes, told, calls) = (Flushes::default(), Told::default(), Cell::new(0));
+        let (flushes, told, calls) = (FlushQueue::default(), Told::default(), Cell::new(0));
         assert!(flush(&flushes, &told, 1));
         assert!(!flush(&flushes, &told, 2));
         let sync = || {
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_a_thread_that_cannot_be_had_or_has_died() {
-        let (flushes, told) = (Flushes::default(), Told::default());
+        let (flushes, told) = (FlushQueue::default(), Told::default());
         assert!(flush(&flushes, &told, 1));
         flushes.give_up();
         assert!(flush(&flushes, &told, 2));

@@ -19,26 +19,26 @@ use nine_block::{Device, Error, Io, Kind, Op, SECTOR, Shape};
 use rustix::fs::{Advice, FallocateFlags, FlockOperation, SeekFrom};
 use rustix::io::Errno;
 
-use super::flush::Flushes;
-use crate::disk::pool::Pool;
+use super::flush::FlushQueue;
+use crate::disk::pool::ThreadPool;
 use crate::disk::sys;
-use crate::probe::Probe;
+use crate::probe::CacheProbe;
 
 /// Pool threads: as many requests as a disk can use in parallel.
 const THREADS: usize = 16;
 /// The largest useful operation, in sectors: one megabyte.
-const MOST: u32 = 2048;
+const IO_SECTORS_MAX: u32 = 2048;
 /// Operations up to this size are copied from or to the page cache by the caller, in bytes. Larger copies would delay
 /// it: a megabyte has taken 38 ms where the kernel had to find pages. Threads also copy in parallel.
-const AT_ONCE: usize = 64 << 10;
+const INLINE_COPY_MAX: usize = 64 << 10;
 
 /// See the module.
 pub struct HostDisk {
-    inner: Arc<Inner>,
-    pool: Pool,
+    inner: Arc<HostDiskShared>,
+    pool: ThreadPool,
 }
 
-struct Inner {
+struct HostDiskShared {
     path: PathBuf,
     fd: OwnedFd,
     /// For small reads: the kernel does no readahead on it. A hole of 8 MiB that readahead filled with zeros has
@@ -53,8 +53,8 @@ struct Inner {
     unbacked: AtomicU64,
     /// A thread is checking it.
     is_looking: AtomicBool,
-    flushes: Flushes,
-    probe: Probe,
+    flushes: FlushQueue,
+    probe: CacheProbe,
 }
 
 impl HostDisk {
@@ -90,13 +90,17 @@ impl HostDisk {
 
     fn open_as(path: &Path, read_only: bool, locked: bool) -> io::Result<Self> {
         let said = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-        let inner = Inner::open(path, read_only, locked).map_err(said)?;
-        Ok(Self { inner: Arc::new(inner), pool: Pool::new(THREADS) })
+        let inner = HostDiskShared::open(path, read_only, locked).map_err(said)?;
+        Ok(Self { inner: Arc::new(inner), pool: ThreadPool::new(THREADS) })
     }
 
     /// Runs an operation on a pool thread.
-    fn later(&self, io: Io, does: impl FnOnce(&Inner, &Io) -> nine_block::Result<Bytes> + Send + 'static) {
-        let (inner, mut waits) = (self.inner.clone(), Waits(Some(io)));
+    fn later(
+        &self,
+        io: Io,
+        does: impl FnOnce(&HostDiskShared, &Io) -> nine_block::Result<Bytes> + Send + 'static,
+    ) {
+        let (inner, mut waits) = (self.inner.clone(), QueuedDiskIo(Some(io)));
         let job = Box::new(move || {
             let io = waits.0.take().expect("it waits until now");
             let result = does(&inner, &io);
@@ -123,9 +127,9 @@ impl HostDisk {
 }
 
 /// An operation waiting for a thread.
-struct Waits(Option<Io>);
+struct QueuedDiskIo(Option<Io>);
 
-impl Drop for Waits {
+impl Drop for QueuedDiskIo {
     fn drop(&mut self) {
         if let Some(io) = self.0.take() {
             io.fail(Kind::Busy, "too much waits for the disk");
@@ -133,7 +137,7 @@ impl Drop for Waits {
     }
 }
 
-impl Inner {
+impl HostDiskShared {
     fn open(path: &Path, read_only: bool, locked: bool) -> io::Result<Self> {
         let kind = std::fs::metadata(path)?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
@@ -177,8 +181,8 @@ impl Inner {
             sectors: AtomicU64::new(0),
             unbacked: AtomicU64::new(0),
             is_looking: AtomicBool::new(false),
-            flushes: Flushes::default(),
-            probe: Probe::default(),
+            flushes: FlushQueue::default(),
+            probe: CacheProbe::default(),
         };
         inner.look()?;
         inner.look_at_storage();
@@ -199,7 +203,7 @@ impl Inner {
         Shape {
             sectors: self.sectors.load(Ordering::Acquire),
             atom: self.atom,
-            most: MOST,
+            most: IO_SECTORS_MAX,
             read_only: self.read_only,
             durable: true,
         }
@@ -211,7 +215,7 @@ impl Inner {
 
     /// Reads the rest of the operation; `data` holds bytes read before. `None` with `now`: it would have to wait.
     fn read(&self, io: &Io, data: &mut Vec<u8>, now: bool) -> Option<nine_block::Result<Bytes>> {
-        let fd = if io.bytes() <= AT_ONCE { &self.few } else { &self.fd };
+        let fd = if io.bytes() <= INLINE_COPY_MAX { &self.few } else { &self.fd };
         data.reserve_exact(io.bytes() - data.len());
         while data.len() < io.bytes() {
             let at = io.at * SECTOR + data.len() as u64;
@@ -316,7 +320,7 @@ impl Device for HostDisk {
         match io.op {
             Op::Read => {
                 let mut data = Vec::new();
-                if io.bytes() <= AT_ONCE && inner.probe.looks() {
+                if io.bytes() <= INLINE_COPY_MAX && inner.probe.looks() {
                     if let Some(read) = inner.read(&io, &mut data, true) {
                         inner.probe.hit();
                         return io.end(read);
@@ -326,7 +330,7 @@ impl Device for HostDisk {
                 self.later(io, move |inner, io| inner.read(io, &mut data, false).expect("it waits"));
             }
             Op::Write => {
-                if io.bytes() <= AT_ONCE
+                if io.bytes() <= INLINE_COPY_MAX
                     && inner.probe.writes()
                     && let Some(written) = inner.write(&io, true)
                 {
@@ -335,7 +339,7 @@ impl Device for HostDisk {
                 self.later(io, |inner, io| inner.write(io, false).expect("it waits"));
             }
             Op::Flush => self.flush(io),
-            Op::Discard => self.later(io, Inner::discard),
+            Op::Discard => self.later(io, HostDiskShared::discard),
             Op::Look => self.later(io, |inner, _| {
                 inner.look().map(|()| Bytes::new()).map_err(|error| inner.wrong(Kind::Failed, error))
             }),

@@ -23,7 +23,7 @@ use nine_io::server::{Answer, FileServer, Node, Req, ReqId, Who};
 use nine_io::synth::{Ask, Dir, File, Tree};
 use nine_proto::{Errno, Error, Result};
 
-use data::{Data, Open};
+use data::{DiskData, OpenDiskFile};
 
 pub use host::HostDisk;
 
@@ -34,15 +34,15 @@ pub type More = (String, Box<dyn Fn() -> String + Send + Sync>);
 #[derive(Clone)]
 pub struct Blocks {
     tree: Arc<Tree>,
-    disks: Disks,
+    disks: DiskList,
 }
 
-type Disks = Arc<Mutex<Vec<(String, nine_io::synth::Node)>>>;
+type DiskList = Arc<Mutex<Vec<(String, nine_io::synth::Node)>>>;
 
 impl Blocks {
     /// Returns an empty tree. `wall`, time since 1970, is the time of its files.
     pub fn new(wall: Duration) -> Self {
-        let disks = Disks::default();
+        let disks = DiskList::default();
         let live = disks.clone();
         let list = move |_: &_| live.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Self { tree: Arc::new(Tree::new(Dir::new().live(list), wall).audited("block")), disks }
@@ -60,13 +60,13 @@ impl Blocks {
 
     /// Adds a disk. It replaces a disk of the same name. A name with a '/' cannot be reached.
     pub fn add(&self, name: &str, device: Arc<dyn Device>, more: Vec<More>) {
-        let data = Arc::new(Data::new(device.clone()));
+        let data = Arc::new(DiskData::new(device.clone()));
         let (size, shape) = (device.clone(), device.shape());
         let opened = move |_: &_, flags: nine_proto::OpenFlags| {
             if flags.writes() && data.is_read_only() {
                 return Err(Errno::EROFS.into());
             }
-            Ok(Box::new(Open { data: data.clone(), flags }) as Box<dyn nine_io::synth::Handle>)
+            Ok(Box::new(OpenDiskFile { data: data.clone(), flags }) as Box<dyn nine_io::synth::Handle>)
         };
         let file = File::opened(opened).sized(move || size.shape().sectors * SECTOR);
         let (told, asked) = (device.clone(), device);

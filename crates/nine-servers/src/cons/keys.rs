@@ -15,10 +15,10 @@ pub(super) const INPUT_MAX: usize = 16 << 10;
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Keys {
+pub(super) struct KeyboardInput {
     /// The line being typed.
     line: Vec<u8>,
-    ready: VecDeque<Piece>,
+    ready: VecDeque<InputChunk>,
     /// Bytes of `line` and `ready`; an end of file counts as one.
     kept: usize,
     raw: bool,
@@ -26,14 +26,14 @@ pub(super) struct Keys {
 }
 
 /// Input for one reader, taken in one read or in several.
-struct Piece {
+struct InputChunk {
     /// Empty: an end of file.
     bytes: BytesMut,
     /// Further raw bytes are appended to it.
     raw: bool,
 }
 
-impl Keys {
+impl KeyboardInput {
     /// Handles typed bytes and returns the echo. If `echoes` is false, the echo is at most the bell.
     pub(super) fn typed(&mut self, bytes: &[u8], echoes: bool) -> Vec<u8> {
         let (mut echo, mut dropped) = (Vec::new(), false);
@@ -113,7 +113,7 @@ impl Keys {
         self.kept += bytes.len().max(1);
         match self.ready.back_mut() {
             Some(last) if raw && last.raw => last.bytes.extend_from_slice(bytes),
-            _ => self.ready.push_back(Piece { bytes: bytes.into(), raw }),
+            _ => self.ready.push_back(InputChunk { bytes: bytes.into(), raw }),
         }
         true
     }
@@ -162,11 +162,11 @@ const DELETE: u8 = 0x7f;
 mod tests {
     use super::*;
 
-    fn typed(keys: &mut Keys, text: &str) -> String {
+    fn typed(keys: &mut KeyboardInput, text: &str) -> String {
         String::from_utf8(keys.typed(text.as_bytes(), true)).unwrap()
     }
 
-    fn all(keys: &mut Keys) -> Vec<String> {
+    fn all(keys: &mut KeyboardInput) -> Vec<String> {
         let texts = std::iter::from_fn(|| keys.take(INPUT_MAX));
         let texts = texts.take(100).map(|text| String::from_utf8(text.to_vec()).unwrap());
         texts.collect()
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn keys_become_lines_and_are_shown() {
-        let mut keys = Keys::default();
+        let mut keys = KeyboardInput::default();
         assert_eq!(typed(&mut keys, "one\rtw"), "one\ntw");
         assert_eq!(all(&mut keys), ["one\n"]);
         assert_eq!(typed(&mut keys, "o\x1b\tx\n\n"), "o^[\tx\n\n");
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_line_is_corrected_until_it_is_whole() {
-        let mut keys = Keys::default();
+        let mut keys = KeyboardInput::default();
         assert_eq!(typed(&mut keys, "wrong\x15good\x7f\x08ld\n"), "wrong^U\ngood\x08 \x08\x08 \x08ld\n");
         assert_eq!(typed(&mut keys, "\x08a€\x08b\n"), "a€\x08 \x08b\n");
         assert_eq!(all(&mut keys), ["gold\n", "ab\n"]);
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn control_d_ends_a_line_or_is_the_end_once() {
-        let mut keys = Keys::default();
+        let mut keys = KeyboardInput::default();
         assert_eq!(typed(&mut keys, "half\x04\x04more\n"), "halfmore\n");
         assert_eq!(all(&mut keys), ["half", "", "more\n"]);
         assert_eq!(keys.take(10), None);
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn raw_bytes_come_as_they_are() {
-        let mut keys = Keys::default();
+        let mut keys = KeyboardInput::default();
         typed(&mut keys, "line\nbegun");
         keys.set_raw(true);
         assert_eq!(typed(&mut keys, "\x04\x15"), "");
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn what_nobody_reads_has_a_limit_and_the_bell_says_so() {
-        let mut keys = Keys::default();
+        let mut keys = KeyboardInput::default();
         let long = "x".repeat(INPUT_MAX + 5);
         let echo = typed(&mut keys, &long);
         assert_eq!((echo.len(), echo.ends_with("x\x07")), (INPUT_MAX, true));

@@ -12,7 +12,7 @@ use nine_io::server::ReqId;
 use nine_io::synth::Ask;
 use nine_proto::{Errno, Error, Result};
 
-use super::Answers;
+use super::ConsAnswers;
 
 /// The bytes of the log that are retained.
 pub(super) const KMESG_MAX: usize = 16 << 10;
@@ -25,30 +25,30 @@ const NOTE_MAX: usize = 48;
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Log {
+pub(super) struct ConsLog {
     end: VecDeque<u8>,
-    readers: BTreeMap<u64, Reader>,
+    readers: BTreeMap<u64, ConsLogReader>,
     /// The number of the next reader.
     next: u64,
 }
 
 #[derive(Default)]
-struct Reader {
-    behind: Behind,
+struct ConsLogReader {
+    behind: UnreadText,
     asks: VecDeque<Ask>,
 }
 
 /// The unread text of a reader.
 #[derive(Default)]
-struct Behind {
+struct UnreadText {
     held: BytesMut,
     /// Bytes dropped after those in `held`.
     lost: usize,
 }
 
-impl Log {
+impl ConsLog {
     /// Appends a text to the log.
-    pub(super) fn push(&mut self, text: &[u8], answers: &mut Answers) {
+    pub(super) fn push(&mut self, text: &[u8], answers: &mut ConsAnswers) {
         self.end.extend(text);
         let over = self.end.len().saturating_sub(KMESG_MAX);
         if over > 0 {
@@ -75,7 +75,7 @@ impl Log {
             return Err(Error::new(Errno::ENFILE, text));
         }
         self.next += 1;
-        self.readers.insert(self.next, Reader::default());
+        self.readers.insert(self.next, ConsLogReader::default());
         Ok(self.next)
     }
 
@@ -85,7 +85,7 @@ impl Log {
     }
 
     /// Answers a read now, or when there is text for the reader.
-    pub(super) fn read(&mut self, number: u64, ask: Ask, answers: &mut Answers) {
+    pub(super) fn read(&mut self, number: u64, ask: Ask, answers: &mut ConsAnswers) {
         match self.readers.get_mut(&number) {
             Some(reader) => {
                 reader.asks.push_back(ask);
@@ -107,8 +107,8 @@ impl Log {
     }
 }
 
-impl Reader {
-    fn go_on(&mut self, answers: &mut Answers) {
+impl ConsLogReader {
+    fn go_on(&mut self, answers: &mut ConsAnswers) {
         while let Some(ask) = self.asks.front() {
             let Some(bytes) = self.behind.take(ask.count as usize) else { return };
             answers.extend(self.asks.pop_front().map(|ask| (ask, Ok(Some(bytes)))));
@@ -116,7 +116,7 @@ impl Reader {
     }
 }
 
-impl Behind {
+impl UnreadText {
     fn push(&mut self, text: &[u8]) {
         let note = if self.lost > 0 { NOTE_MAX } else { 0 };
         if self.held.len() + note + text.len() > BEHIND_MAX {
@@ -150,20 +150,20 @@ mod tests {
 
     #[test]
     fn the_end_is_kept_from_the_beginning_of_a_line() {
-        let mut log = Log::default();
+        let mut log = ConsLog::default();
         for n in 0..3000 {
-            log.push(format!("line {n:04}\n").as_bytes(), &mut Answers::new());
+            log.push(format!("line {n:04}\n").as_bytes(), &mut ConsAnswers::new());
         }
         let end = String::from_utf8(log.end().to_vec()).unwrap();
         assert!(end.starts_with("line ") && end.ends_with("line 2999\n"), "{end}");
         assert_eq!(end.len(), KMESG_MAX / 10 * 10);
-        log.push(&[b'x'; 2 * KMESG_MAX], &mut Answers::new());
+        log.push(&[b'x'; 2 * KMESG_MAX], &mut ConsAnswers::new());
         assert_eq!(log.end(), [b'x'; KMESG_MAX].as_slice());
     }
 
     #[test]
     fn who_is_behind_is_told_what_was_lost_where_it_was() {
-        let mut behind = Behind::default();
+        let mut behind = UnreadText::default();
         let line = [b'a'; 1 << 10];
         (0..64).for_each(|_| behind.push(&line));
         behind.push(b"lost\n");
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn readers_have_a_number() {
-        let mut log = Log::default();
+        let mut log = ConsLog::default();
         let first = log.open().unwrap();
         while log.open().is_ok() {}
         assert_eq!(log.readers.len(), READERS_MAX);

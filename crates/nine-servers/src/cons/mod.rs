@@ -34,13 +34,13 @@ use nine_net::lock::{Mutex, lock};
 use nine_net::{Clock, Placed};
 use nine_proto::{Errno, Error, Op, OpenFlags, Result};
 
-use keys::Keys;
-use log::Log;
+use keys::KeyboardInput;
+use log::ConsLog;
 
 /// Bytes buffered for the screen, or one longer write. Further writes wait; an echo is dropped.
 const OUTPUT_MAX: usize = 64 << 10;
 /// The largest answer of `zero` and `random`, in bytes.
-const PIECE: usize = 64 << 10;
+const READ_LEN_MAX: usize = 64 << 10;
 
 /// Facts about the program and its machine, shown in the files.
 pub struct Host {
@@ -65,20 +65,20 @@ pub struct Host {
 /// Concurrency: any number of requests at a time. A waiting request delays no other.
 pub struct Cons {
     tree: Tree,
-    shared: Arc<Shared>,
+    shared: Arc<ConsShared>,
 }
 
-struct Shared {
-    state: Mutex<State>,
-    log: Mutex<Log>,
+struct ConsShared {
+    state: Mutex<ConsState>,
+    log: Mutex<ConsLog>,
     /// The terminal itself echoes typed bytes.
     echoes: bool,
     changed: Box<dyn Fn() + Send + Sync>,
 }
 
 #[derive(Default)]
-struct State {
-    keys: Keys,
+struct ConsState {
+    keys: KeyboardInput,
     /// A client has read `cons` at least once.
     wanted: bool,
     output: BytesMut,
@@ -93,7 +93,7 @@ struct State {
 }
 
 /// Answers to be given while nothing is locked: bytes for a read, none for a write.
-type Answers = Vec<(Ask, Result<Option<Bytes>>)>;
+type ConsAnswers = Vec<(Ask, Result<Option<Bytes>>)>;
 
 impl Cons {
     /// Creates a console. `told` sets the identity of a client from the aname, as for [`Tree::set_told`]. `echoes`:
@@ -108,7 +108,7 @@ impl Cons {
     ) -> Self {
         let wall = clock.wall();
         let (state, log, changed) = (Mutex::default(), Mutex::default(), Box::new(changed));
-        let shared = Arc::new(Shared { state, log, echoes, changed });
+        let shared = Arc::new(ConsShared { state, log, echoes, changed });
         let mut tree = Tree::new(files(host, clock, &shared), wall).audited("cons");
         tree.set_told(told);
         Self { tree, shared }
@@ -188,10 +188,10 @@ impl FileServer for Cons {
     }
 }
 
-impl Shared {
+impl ConsShared {
     /// Applies a change to the state, then answers the requests that can proceed.
-    fn with<T>(&self, act: impl FnOnce(&mut State, &mut Answers) -> T) -> T {
-        let mut answers = Answers::new();
+    fn with<T>(&self, act: impl FnOnce(&mut ConsState, &mut ConsAnswers) -> T) -> T {
+        let mut answers = ConsAnswers::new();
         let mut state = lock(&self.state);
         let before = state.seen();
         let done = act(&mut state, &mut answers);
@@ -205,15 +205,15 @@ impl Shared {
         done
     }
 
-    fn logged<T>(&self, act: impl FnOnce(&mut Log, &mut Answers) -> T) -> T {
-        let mut answers = Answers::new();
+    fn logged<T>(&self, act: impl FnOnce(&mut ConsLog, &mut ConsAnswers) -> T) -> T {
+        let mut answers = ConsAnswers::new();
         let done = act(&mut lock(&self.log), &mut answers);
         answer(answers);
         done
     }
 }
 
-fn answer(answers: Answers) {
+fn answer(answers: ConsAnswers) {
     for (ask, answer) in answers {
         match answer {
             Ok(Some(bytes)) => ask.give(bytes),
@@ -223,13 +223,13 @@ fn answer(answers: Answers) {
     }
 }
 
-impl State {
+impl ConsState {
     /// The properties of the state that `changed` reports.
     fn seen(&self) -> (bool, bool, bool) {
         (self.wanted, !self.raw.is_empty(), self.output.is_empty())
     }
 
-    fn go_on(&mut self, answers: &mut Answers) {
+    fn go_on(&mut self, answers: &mut ConsAnswers) {
         while let Some(ask) = self.reads.front() {
             let Some(bytes) = self.keys.take(ask.count as usize) else { break };
             answers.extend(self.reads.pop_front().map(|ask| (ask, Ok(Some(bytes)))));
@@ -255,22 +255,22 @@ impl State {
 }
 
 /// Builds the files. Clients other than the owner can only read, and read no input, output or log of others.
-fn files(host: Host, clock: Arc<dyn Clock>, shared: &Arc<Shared>) -> Dir {
+fn files(host: Host, clock: Arc<dyn Clock>, shared: &Arc<ConsShared>) -> Dir {
     let Host { pid, ppid, owner, version, sysname, cputime } = host;
     let (time, bintime, random) = (clock.clone(), clock.clone(), clock);
     let (cons, consctl, kmesg, kprint) = (shared.clone(), shared.clone(), shared.clone(), shared.clone());
-    let opened = |open: fn(&Arc<Shared>) -> Result<Box<dyn Handle>>, shared: Arc<Shared>| {
+    let opened = |open: fn(&Arc<ConsShared>) -> Result<Box<dyn Handle>>, shared: Arc<ConsShared>| {
         File::opened(move |_, _| open(&shared))
     };
     Dir::new()
         .file("bintime", made(move |_, _| ticks(&*bintime).map(u64::to_be_bytes).concat().into()).mode(0o644))
-        .file("cons", opened(|shared| Ok(Box::new(Screen(shared.clone()))), cons).mode(0o600).consuming())
-        .file("consctl", opened(Ctl::open, consctl).mode(0o200))
+        .file("cons", opened(|shared| Ok(Box::new(OpenScreen(shared.clone()))), cons).mode(0o600).consuming())
+        .file("consctl", opened(ConsCtlFile::open, consctl).mode(0o200))
         .file("cputime", made(move |_, _| cputime().map(number).concat().into()))
         .file("hostowner", made(move |_, _| owner.clone().into()))
         .file("kmesg", made(move |_, _| lock(&kmesg.log).end()).mode(0o400))
-        .file("kprint", opened(Kprint::open, kprint).mode(0o400).event())
-        .file("null", File::opened(|_, _| Ok(Box::new(Null))))
+        .file("kprint", opened(KprintFile::open, kprint).mode(0o400).event())
+        .file("null", File::opened(|_, _| Ok(Box::new(NullFile))))
         .file("osversion", made(move |_, _| version.clone().into()))
         .file("pid", made(move |_, _| number(pid.into()).into()))
         .file("ppid", made(move |_, _| number(ppid.into()).into()))
@@ -298,30 +298,32 @@ fn number(n: u64) -> String {
 
 /// Returns a file with contents generated at each read. Mode 0444.
 fn made(make: impl Fn(&Visitor, u32) -> Bytes + Send + Sync + 'static) -> File {
-    let make: Arc<Make> = Arc::new(make);
-    File::opened(move |_, _| Ok(Box::new(Made { make: make.clone(), endless: false }))).mode(0o444)
+    let make: Arc<ContentMaker> = Arc::new(make);
+    File::opened(move |_, _| Ok(Box::new(GeneratedFile { make: make.clone(), endless: false }))).mode(0o444)
 }
 
 /// Returns a file without an end. Marked as an event file, so that copies of a tree skip it.
 fn endless(fill: impl Fn(&mut [u8]) + Send + Sync + 'static) -> File {
-    let make: Arc<Make> = Arc::new(move |_, count| {
-        let mut bytes = vec![0; PIECE.min(count as usize)];
+    let make: Arc<ContentMaker> = Arc::new(move |_, count| {
+        let mut bytes = vec![0; READ_LEN_MAX.min(count as usize)];
         fill(&mut bytes);
         bytes.into()
     });
-    File::opened(move |_, _| Ok(Box::new(Made { make: make.clone(), endless: true }))).mode(0o444).event()
+    File::opened(move |_, _| Ok(Box::new(GeneratedFile { make: make.clone(), endless: true })))
+        .mode(0o444)
+        .event()
 }
 
 /// The reader, and the number of bytes requested.
-type Make = dyn Fn(&Visitor, u32) -> Bytes + Send + Sync;
+type ContentMaker = dyn Fn(&Visitor, u32) -> Bytes + Send + Sync;
 
-struct Made {
-    make: Arc<Make>,
+struct GeneratedFile {
+    make: Arc<ContentMaker>,
     /// Reads ignore the offset.
     endless: bool,
 }
 
-impl Handle for Made {
+impl Handle for GeneratedFile {
     fn read(&self, ask: Ask) {
         let bytes = (self.make)(&ask.visitor, ask.count);
         if self.endless { ask.give(bytes) } else { ask.give_from(&bytes) }
@@ -332,9 +334,9 @@ impl Handle for Made {
     }
 }
 
-struct Null;
+struct NullFile;
 
-impl Handle for Null {
+impl Handle for NullFile {
     fn now(&self, request: &Request) -> Option<Result<Reply>> {
         match request.op() {
             Op::Read { .. } => Some(Ok(Reply::Read(Payload::EMPTY))),
@@ -355,7 +357,7 @@ impl Handle for Null {
     }
 }
 
-impl Direct for Null {
+impl Direct for NullFile {
     fn read(&self, _: Option<&mut Context<'_>>, _: u64, _: u32) -> Called<Payload> {
         Called::Done(Ok(Payload::EMPTY))
     }
@@ -366,9 +368,9 @@ impl Direct for Null {
 }
 
 /// An open `cons`.
-struct Screen(Arc<Shared>);
+struct OpenScreen(Arc<ConsShared>);
 
-impl Handle for Screen {
+impl Handle for OpenScreen {
     fn read(&self, ask: Ask) {
         if ask.count == 0 {
             return ask.give(Bytes::new());
@@ -397,13 +399,13 @@ impl Handle for Screen {
 }
 
 /// An open `consctl`.
-struct Ctl {
-    shared: Arc<Shared>,
+struct ConsCtlFile {
+    shared: Arc<ConsShared>,
     number: u64,
 }
 
-impl Ctl {
-    fn open(shared: &Arc<Shared>) -> Result<Box<dyn Handle>> {
+impl ConsCtlFile {
+    fn open(shared: &Arc<ConsShared>) -> Result<Box<dyn Handle>> {
         let number = {
             let mut state = lock(&shared.state);
             state.next += 1;
@@ -413,7 +415,7 @@ impl Ctl {
     }
 }
 
-impl Handle for Ctl {
+impl Handle for ConsCtlFile {
     fn write(&self, ask: Ask) {
         let done = ask.lines().and_then(|lines| {
             let words: Vec<&str> = lines.into_iter().map(str::trim).collect();
@@ -434,26 +436,26 @@ impl Handle for Ctl {
     }
 }
 
-impl Drop for Ctl {
+impl Drop for ConsCtlFile {
     fn drop(&mut self) {
         self.shared.with(|state, _| state.set_raw(self.number, false));
     }
 }
 
 /// An open `kprint`.
-struct Kprint {
-    shared: Arc<Shared>,
+struct KprintFile {
+    shared: Arc<ConsShared>,
     number: u64,
 }
 
-impl Kprint {
-    fn open(shared: &Arc<Shared>) -> Result<Box<dyn Handle>> {
+impl KprintFile {
+    fn open(shared: &Arc<ConsShared>) -> Result<Box<dyn Handle>> {
         let number = lock(&shared.log).open()?;
         Ok(Box::new(Self { shared: shared.clone(), number }))
     }
 }
 
-impl Handle for Kprint {
+impl Handle for KprintFile {
     fn read(&self, ask: Ask) {
         if ask.count == 0 {
             return ask.give(Bytes::new());
@@ -469,7 +471,7 @@ impl Handle for Kprint {
     }
 }
 
-impl Drop for Kprint {
+impl Drop for KprintFile {
     fn drop(&mut self) {
         // Waiting requests are dropped, and so answered, after unlocking.
         let gone = lock(&self.shared.log).close(self.number);

@@ -13,9 +13,9 @@ use nine_proto::{Attr, Errno, GetMask, NOGID, Qid, SetAttr, Statfs, Texts, Time,
 use rustix::fs::{OFlags, RenameFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 
 use super::host::{HostFs, Stat};
-use super::{Done, How, Inner, Kind, Node};
+use super::{DiskFidKind, DiskFidState, DiskShared, ExecutionMode, OperationResult};
 
-impl<H: HostFs> Inner<H> {
+impl<H: HostFs> DiskShared<H> {
     pub(super) fn qid(&self, st: &Stat) -> Qid {
         let vers = mix(mix(st.ctime.sec as u64) ^ u64::from(st.ctime.nsec) ^ st.size.rotate_left(32)) as u32;
         // Version 0 would mean that the server counts no versions.
@@ -50,10 +50,15 @@ impl<H: HostFs> Inner<H> {
 
     /// Uses the descriptor of an open file, so it works for files without a name. Inline unless a link's target is
     /// asked for.
-    pub(super) fn getattr(&self, node: &Node, mask: GetMask, how: How) -> Done<Reply> {
+    pub(super) fn getattr(
+        &self,
+        node: &DiskFidState,
+        mask: GetMask,
+        how: ExecutionMode,
+    ) -> OperationResult<Reply> {
         let dent = node.dent()?;
         let texts = mask.has(GetMask::TEXTS);
-        if texts && dent.ty() == S_IFLNK && how == How::Inline {
+        if texts && dent.ty() == S_IFLNK && how == ExecutionMode::Inline {
             return Err(Errno::EAGAIN.into());
         }
         let fd = self.any_fd(node, how)?;
@@ -69,9 +74,9 @@ impl<H: HostFs> Inner<H> {
 
     /// Applies all of the changes or none, as far as the host allows. Reversible steps come first and are undone if a
     /// later step fails. The length cannot be undone and comes last. Order: name, owner, mode, times, length.
-    pub(super) fn setattr(&self, node: &Node, set: SetAttr<'_>) -> Done<Reply> {
+    pub(super) fn setattr(&self, node: &DiskFidState, set: SetAttr<'_>) -> OperationResult<Reply> {
         let dent = node.dent()?;
-        let fd = self.any_fd(node, How::Pool)?;
+        let fd = self.any_fd(node, ExecutionMode::Pool)?;
         let before = self.host.stat(fd.as_fd(), b"")?;
         super::change::plain(set.special.unwrap_or_default())?;
         match (set.size, before.mode & S_IFMT) {
@@ -79,8 +84,10 @@ impl<H: HostFs> Inner<H> {
             (_, S_IFDIR) => return Err(Errno::EISDIR.into()),
             _ => return Err(Errno::EINVAL.into()),
         }
-        let sized =
-            set.size.map(|size| Ok::<_, super::Fail>((self.writable(node, &fd)?, size))).transpose()?;
+        let sized = set
+            .size
+            .map(|size| Ok::<_, super::OperationFailure>((self.writable(node, &fd)?, size)))
+            .transpose()?;
         let place = set.name.map(|_| node.place()).transpose()?;
         let renamed = match (&place, set.name) {
             (Some((dir, old)), Some(new)) if **old != *new => Some((dir, old, new)),
@@ -101,12 +108,12 @@ impl<H: HostFs> Inner<H> {
 
     fn set_in_place(
         &self,
-        node: &Node,
+        node: &DiskFidState,
         set: &SetAttr<'_>,
         fd: &OwnedFd,
         before: &Stat,
         sized: Option<(Arc<OwnedFd>, u64)>,
-    ) -> Done<()> {
+    ) -> OperationResult<()> {
         let _client = self.become_client(&node.view, NOGID)?;
         let (fd, host) = (fd.as_fd(), &self.host);
         let owned = set.uid.is_some() || set.gid.is_some();
@@ -125,7 +132,7 @@ impl<H: HostFs> Inner<H> {
             if let Some((file, size)) = &sized {
                 host.truncate(file.as_fd(), *size)?;
             }
-            Ok::<_, super::Fail>(())
+            Ok::<_, super::OperationFailure>(())
         };
         if let Err(fail) = rest() {
             // Undoing a step may be refused. Then the step had been refused as well, or permissions have changed
@@ -152,19 +159,19 @@ impl<H: HostFs> Inner<H> {
     }
 
     /// Returns a writable descriptor: the open file's, or a new one if the client may write.
-    fn writable(&self, node: &Node, fd: &Arc<OwnedFd>) -> Done<Arc<OwnedFd>> {
-        if let Kind::File(file) = &node.kind
+    fn writable(&self, node: &DiskFidState, fd: &Arc<OwnedFd>) -> OperationResult<Arc<OwnedFd>> {
+        if let DiskFidKind::File(file) = &node.kind
             && file.writes
         {
             return file.fd();
         }
         let _client = self.become_client(&node.view, NOGID)?;
         let flags = OFlags::WRONLY | OFlags::NONBLOCK;
-        Ok(Arc::new(self.tree.with_room(How::Pool, || self.host.reopen(fd.as_fd(), flags))?))
+        Ok(Arc::new(self.tree.with_room(ExecutionMode::Pool, || self.host.reopen(fd.as_fd(), flags))?))
     }
 
-    pub(super) fn statfs(&self, node: &Node) -> Done<Reply> {
-        let fd = self.any_fd(node, How::Pool)?;
+    pub(super) fn statfs(&self, node: &DiskFidState) -> OperationResult<Reply> {
+        let fd = self.any_fd(node, ExecutionMode::Pool)?;
         // Programs infer a mount's features from `f_type`. The host's own type would promise features that 9P lacks.
         Ok(Reply::Statfs(Statfs { ty: Statfs::V9FS, ..self.host.statfs(fd.as_fd())? }))
     }

@@ -12,28 +12,28 @@ use nine_io::server::acl::DEFAULT;
 use nine_proto::{Errno, Make, NOGID, Perm, Qid, RenameMode};
 use rustix::fs::{Mode, OFlags, RenameFlags};
 
-use super::dent::{Dent, Identity};
+use super::dent::{HostDentry, HostFileIdentity};
 use super::host::{self, HostFs};
-use super::{Done, How, Inner, Kind, Node, View};
+use super::{AttachView, DiskFidKind, DiskFidState, DiskShared, ExecutionMode, OperationResult};
 
 /// A directory entry to be created.
-pub(super) struct New<'a> {
+pub(super) struct NewDirEntry<'a> {
     pub(super) name: &'a [u8],
     pub(super) make: Make<'a>,
     /// The link's target file, for `Make::Link`.
-    pub(super) other: Option<Arc<Node>>,
+    pub(super) other: Option<Arc<DiskFidState>>,
     pub(super) perm: Perm,
     pub(super) gid: u32,
 }
 
-impl<H: HostFs> Inner<H> {
+impl<H: HostFs> DiskShared<H> {
     /// Creates a file without opening it.
-    pub(super) fn make(&self, node: &Node, new: &New<'_>) -> Done<Qid> {
-        let &New { name, make, ref other, perm, gid } = new;
+    pub(super) fn make(&self, node: &DiskFidState, new: &NewDirEntry<'_>) -> OperationResult<Qid> {
+        let &NewDirEntry { name, make, ref other, perm, gid } = new;
         plain(perm.special)?;
-        let dir_fd = self.any_fd(node, How::Pool)?;
+        let dir_fd = self.any_fd(node, ExecutionMode::Pool)?;
         let linked = match (make, other) {
-            (Make::Link, Some(other)) => Some(self.any_fd(other, How::Pool)?),
+            (Make::Link, Some(other)) => Some(self.any_fd(other, ExecutionMode::Pool)?),
             (Make::Link, None) => return Err(Errno::EINVAL.into()),
             _ => None,
         };
@@ -57,7 +57,7 @@ impl<H: HostFs> Inner<H> {
         let lost = bits & if is_dir { umask | 0o6000 } else { umask };
         if lost != 0 && !matches!(make, Make::Symlink(_) | Make::Link) {
             let open = || self.host.open(dir, name, OFlags::PATH, Mode::empty(), false);
-            let fd = self.tree.with_room(How::Pool, open)?;
+            let fd = self.tree.with_room(ExecutionMode::Pool, open)?;
             // If the umask does not apply, the kernel has applied a default access control list.
             let bits = if umask == 0 { st.mode & 0o777 | bits & 0o7000 } else { bits };
             self.host.chmod(fd.as_fd(), st.mode & 0o7000 | bits)?;
@@ -74,7 +74,12 @@ impl<H: HostFs> Inner<H> {
         if self.umask == 0 || has_list() { 0 } else { self.umask }
     }
 
-    pub(super) fn rename(&self, node: &Node, dir: &Node, name: &[u8]) -> Done<Reply> {
+    pub(super) fn rename(
+        &self,
+        node: &DiskFidState,
+        dir: &DiskFidState,
+        name: &[u8],
+    ) -> OperationResult<Reply> {
         let dent = node.dent()?;
         let (from, old) = node.place()?;
         let to = dir.dent()?;
@@ -84,12 +89,12 @@ impl<H: HostFs> Inner<H> {
 
     pub(super) fn rename_at(
         &self,
-        from: &Node,
+        from: &DiskFidState,
         old: &[u8],
-        to: &Node,
+        to: &DiskFidState,
         new: &[u8],
         how: RenameMode,
-    ) -> Done<Reply> {
+    ) -> OperationResult<Reply> {
         let flags = RenameFlags::from_bits_retain(how.flags());
         self.move_name(&from.view, (from.dent()?, old), (to.dent()?, new), None, flags)?;
         Ok(Reply::Done)
@@ -98,30 +103,30 @@ impl<H: HostFs> Inner<H> {
     /// Renames on the host and moves the dents. `expected` is the file that the old name must refer to.
     pub(super) fn move_name(
         &self,
-        view: &View,
-        (from, old): (&Arc<Dent>, &[u8]),
-        (to, new): (&Arc<Dent>, &[u8]),
-        expected: Option<&Arc<Dent>>,
+        view: &AttachView,
+        (from, old): (&Arc<HostDentry>, &[u8]),
+        (to, new): (&Arc<HostDentry>, &[u8]),
+        expected: Option<&Arc<HostDentry>>,
         flags: RenameFlags,
-    ) -> Done<()> {
+    ) -> OperationResult<()> {
         // Dropped only after the tree lock is released: deleting a large replaced file takes long.
         let replaced;
         let _moving = self.tree.moving();
-        let from_fd = self.tree.handle_still(&self.host, How::Pool, from)?;
-        let to_fd = self.tree.handle_still(&self.host, How::Pool, to)?;
-        let id = Identity::of(&self.host.stat(from_fd.as_fd(), old)?);
+        let from_fd = self.tree.handle_still(&self.host, ExecutionMode::Pool, from)?;
+        let to_fd = self.tree.handle_still(&self.host, ExecutionMode::Pool, to)?;
+        let id = HostFileIdentity::of(&self.host.stat(from_fd.as_fd(), old)?);
         if expected.is_some_and(|dent| dent.id != id || dent.is_gone()) {
             return Err(Errno::ESTALE.into());
         }
         let moved = self.tree.known(from, old);
         // If both names are links to one file, the host keeps both.
-        replaced = match self.tree.open_path(&self.host, How::Pool, &to_fd, new) {
+        replaced = match self.tree.open_path(&self.host, ExecutionMode::Pool, &to_fd, new) {
             Ok(fd) => Some(fd),
             Err(host::Errno::NOENT) => None,
             Err(error) => return Err(error.into()),
         };
         let target = replaced.as_ref().map(|fd| self.host.stat(fd.as_fd(), b"")).transpose()?;
-        let same_file = target.is_some_and(|st| Identity::of(&st) == id);
+        let same_file = target.is_some_and(|st| HostFileIdentity::of(&st) == id);
         let is_exchange = flags.contains(RenameFlags::EXCHANGE);
         if !is_exchange {
             self.pin(to, new);
@@ -134,7 +139,7 @@ impl<H: HostFs> Inner<H> {
             return Ok(());
         }
         if is_exchange {
-            let target = target.map(|st| Identity::of(&st));
+            let target = target.map(|st| HostFileIdentity::of(&st));
             self.tree.exchange((from, old, id), (to, new, target.unwrap_or(id)));
             return Ok(());
         }
@@ -152,11 +157,11 @@ impl<H: HostFs> Inner<H> {
         Ok(())
     }
 
-    pub(super) fn unlink(&self, node: &Node, name: &[u8], is_dir: bool) -> Done<Reply> {
+    pub(super) fn unlink(&self, node: &DiskFidState, name: &[u8], is_dir: bool) -> OperationResult<Reply> {
         let dir = node.dent()?;
-        let dir_fd = self.any_fd(node, How::Pool)?;
+        let dir_fd = self.any_fd(node, ExecutionMode::Pool)?;
         {
-            let _still = self.tree.still(How::Pool)?;
+            let _still = self.tree.still(ExecutionMode::Pool)?;
             self.pin(dir, name);
         }
         let client = self.become_client(&node.view, NOGID)?;
@@ -164,9 +169,9 @@ impl<H: HostFs> Inner<H> {
         drop(client);
         // The lock was not held during the unlink, since deleting a large file takes long. Another client may have
         // moved the dent or created the name again meanwhile.
-        let _still = self.tree.still(How::Pool)?;
+        let _still = self.tree.still(ExecutionMode::Pool)?;
         if let Some(dent) = self.tree.known(dir, name)
-            && self.host.stat(dir_fd.as_fd(), name).map(|st| Identity::of(&st)) != Ok(dent.id)
+            && self.host.stat(dir_fd.as_fd(), name).map(|st| HostFileIdentity::of(&st)) != Ok(dent.id)
         {
             self.tree.forget(&dent);
         }
@@ -174,27 +179,27 @@ impl<H: HostFs> Inner<H> {
     }
 
     /// Removes a fid's file by the name it was walked to, and clunks the fid in any case.
-    pub(super) fn remove(&self, node: &Node) -> Done<Reply> {
+    pub(super) fn remove(&self, node: &DiskFidState) -> OperationResult<Reply> {
         let result = self.remove_name(node);
-        self.clunk(node, How::Pool)?;
+        self.clunk(node, ExecutionMode::Pool)?;
         result.map(|()| Reply::Done)
     }
 
-    fn remove_name(&self, node: &Node) -> Done<()> {
+    fn remove_name(&self, node: &DiskFidState) -> OperationResult<()> {
         if self.read_only {
             return Err(Errno::EROFS.into());
         }
-        if !matches!(node.kind, Kind::Path(_) | Kind::File(_) | Kind::Dir(_)) {
+        if !matches!(node.kind, DiskFidKind::Path(_) | DiskFidKind::File(_) | DiskFidKind::Dir(_)) {
             return Err(Errno::EPERM.into());
         }
         let dent = node.dent()?;
         // Held until the name is removed, so that no client can put another file under it. The fid holds a reference
         // to the file, so its deletion, which may take long, does not happen here.
-        let _still = self.tree.still(How::Pool)?;
+        let _still = self.tree.still(ExecutionMode::Pool)?;
         let (dir, name) = node.place()?;
-        let dir_fd = self.tree.handle_still(&self.host, How::Pool, &dir)?;
-        let _file = self.tree.handle_still(&self.host, How::Pool, dent);
-        if dent.is_gone() || Identity::of(&self.host.stat(dir_fd.as_fd(), &name)?) != dent.id {
+        let dir_fd = self.tree.handle_still(&self.host, ExecutionMode::Pool, &dir)?;
+        let _file = self.tree.handle_still(&self.host, ExecutionMode::Pool, dent);
+        if dent.is_gone() || HostFileIdentity::of(&self.host.stat(dir_fd.as_fd(), &name)?) != dent.id {
             return Err(Errno::ENOENT.into());
         }
         self.pin(&dir, &name);
@@ -206,9 +211,9 @@ impl<H: HostFs> Inner<H> {
     }
 
     /// Opens a handle for fids on a name about to be removed. A file without a name cannot be opened again.
-    fn pin(&self, dir: &Arc<Dent>, name: &[u8]) -> Option<Arc<Dent>> {
+    fn pin(&self, dir: &Arc<HostDentry>, name: &[u8]) -> Option<Arc<HostDentry>> {
         let dent = self.tree.known(dir, name)?;
-        match self.tree.handle_still(&self.host, How::Pool, &dent) {
+        match self.tree.handle_still(&self.host, ExecutionMode::Pool, &dent) {
             Ok(_) | Err(host::Errno::STALE) => {}
             Err(error) => tracing::debug!(%error, "fids on a file that is being removed will be stale"),
         }

@@ -1,4 +1,4 @@
-//! The part of the host's tree that fids refer to: one `Dent` for each name a fid was walked to.
+//! The part of the host's tree that fids refer to: one `HostDentry` for each name a fid was walked to.
 //!
 //! In: a directory's dent and a name. Out: the dent of the file there, and an `O_PATH` descriptor for it. Dents keep
 //! their descriptors in a cache of fixed size. After an eviction the file is opened again relative to its parent. It
@@ -25,12 +25,12 @@ use std::sync::{
 use nine_proto::mode::{S_IFDIR, S_IFMT};
 use rustix::fs::{Mode, OFlags};
 
-use super::How;
+use super::ExecutionMode;
 use super::host::{Errno, HostFs, Result, Stat};
 
 /// The values that identify a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
+pub(super) struct HostFileIdentity {
     pub(super) dev: u64,
     pub(super) ino: u64,
     /// Birth time; distinguishes a reused inode number from its former file.
@@ -40,7 +40,7 @@ pub(super) struct Identity {
     ty: u32,
 }
 
-impl Identity {
+impl HostFileIdentity {
     pub(super) fn of(st: &Stat) -> Self {
         let (born_sec, born_nsec) = st.btime.map_or((0, 0), |t| (t.sec, t.nsec));
         Self { dev: st.dev, ino: st.ino, born_sec, born_nsec, ty: st.mode & S_IFMT }
@@ -51,44 +51,44 @@ impl Identity {
 const REOPENED_INLINE: usize = 16;
 
 /// A name that a fid refers to. See the module.
-pub(super) struct Dent {
-    pub(super) id: Identity,
-    place: Mutex<Place>,
+pub(super) struct HostDentry {
+    pub(super) id: HostFileIdentity,
+    place: Mutex<DentryLocation>,
     handle: Mutex<Option<Arc<OwnedFd>>>,
     /// It was used since the cache's clock hand last passed.
     used: AtomicBool,
     /// Its name was removed, or now refers to another file.
     gone: AtomicBool,
-    table: Arc<Table>,
+    table: Arc<DentryTable>,
 }
 
-struct Place {
+struct DentryLocation {
     /// `None`: the root, or a dent that is being dropped.
-    parent: Option<Arc<Dent>>,
+    parent: Option<Arc<HostDentry>>,
     name: Box<[u8]>,
 }
 
 /// The root and every live dent below it.
-pub(super) struct Tree {
-    pub(super) root: Arc<Dent>,
-    table: Arc<Table>,
-    handles: Handles,
+pub(super) struct DentryTree {
+    pub(super) root: Arc<HostDentry>,
+    table: Arc<DentryTable>,
+    handles: HandleCache,
     moves: RwLock<()>,
 }
 
-impl Tree {
+impl DentryTree {
     /// Returns a tree with this root. It caches at most `handles` descriptors besides the root's.
     pub(super) fn new(fd: OwnedFd, st: &Stat, handles: usize) -> Self {
-        let table = Arc::new(Table::default());
-        let place = Place { parent: None, name: b"/"[..].into() };
-        let root = Dent::new(Identity::of(st), place, table.clone());
+        let table = Arc::new(DentryTable::default());
+        let place = DentryLocation { parent: None, name: b"/"[..].into() };
+        let root = HostDentry::new(HostFileIdentity::of(st), place, table.clone());
         *lock(&root.handle) = Some(Arc::new(fd));
-        Self { root: Arc::new(root), table, handles: Handles::new(handles), moves: RwLock::new(()) }
+        Self { root: Arc::new(root), table, handles: HandleCache::new(handles), moves: RwLock::new(()) }
     }
 
     /// While the guard is held, this server renames nothing. Inline it returns EAGAIN instead of waiting.
-    pub(super) fn still(&self, how: How) -> Result<RwLockReadGuard<'_, ()>> {
-        if how == How::Pool {
+    pub(super) fn still(&self, how: ExecutionMode) -> Result<RwLockReadGuard<'_, ()>> {
+        if how == ExecutionMode::Pool {
             return Ok(self.moves.read().unwrap_or_else(PoisonError::into_inner));
         }
         match self.moves.try_read() {
@@ -104,7 +104,12 @@ impl Tree {
     }
 
     /// Returns the `O_PATH` descriptor of a dent. Takes `still` if it has to open anything.
-    pub(super) fn handle(&self, host: &impl HostFs, how: How, dent: &Arc<Dent>) -> Result<Arc<OwnedFd>> {
+    pub(super) fn handle(
+        &self,
+        host: &impl HostFs,
+        how: ExecutionMode,
+        dent: &Arc<HostDentry>,
+    ) -> Result<Arc<OwnedFd>> {
         if let Some(fd) = dent.cached() {
             return Ok(fd);
         }
@@ -112,13 +117,13 @@ impl Tree {
         self.handle_still(host, how, dent)
     }
 
-    /// Like [`Tree::handle`], for a caller that holds `still` or `moving`. Opens with the server's own rights: a file
-    /// that was walked to stays reachable, as if its descriptor had stayed open.
+    /// Like [`DentryTree::handle`], for a caller that holds `still` or `moving`. Opens with the server's own rights: a
+    /// file that was walked to stays reachable, as if its descriptor had stayed open.
     pub(super) fn handle_still(
         &self,
         host: &impl HostFs,
-        how: How,
-        dent: &Arc<Dent>,
+        how: ExecutionMode,
+        dent: &Arc<HostDentry>,
     ) -> Result<Arc<OwnedFd>> {
         if let Some(fd) = dent.cached() {
             return Ok(fd);
@@ -132,7 +137,9 @@ impl Tree {
             let parent = last.parent().ok_or(Errno::STALE)?;
             match parent.cached() {
                 Some(fd) => break fd,
-                None if how == How::Inline && closed.len() >= REOPENED_INLINE => return Err(Errno::AGAIN),
+                None if how == ExecutionMode::Inline && closed.len() >= REOPENED_INLINE => {
+                    return Err(Errno::AGAIN);
+                }
                 None => closed.push(parent),
             }
         };
@@ -141,7 +148,7 @@ impl Tree {
                 Errno::NOENT | Errno::NOTDIR | Errno::LOOP => Errno::STALE,
                 error => error,
             })?;
-            if Identity::of(&host.stat(opened.as_fd(), b"")?) != dent.id {
+            if HostFileIdentity::of(&host.stat(opened.as_fd(), b"")?) != dent.id {
                 return Err(Errno::STALE);
             }
             fd = self.keep(&dent, opened);
@@ -153,28 +160,28 @@ impl Tree {
     pub(super) fn step(
         &self,
         host: &impl HostFs,
-        how: How,
-        dir: &Arc<Dent>,
+        how: ExecutionMode,
+        dir: &Arc<HostDentry>,
         dir_fd: &OwnedFd,
         name: &[u8],
-    ) -> Result<(Arc<Dent>, Stat)> {
+    ) -> Result<(Arc<HostDentry>, Stat)> {
         let fd = self.open_path(host, how, dir_fd, name)?;
         let st = host.stat(fd.as_fd(), b"")?;
-        let dent = self.intern(dir, name, Identity::of(&st));
+        let dent = self.intern(dir, name, HostFileIdentity::of(&st));
         self.keep(&dent, fd);
         Ok((dent, st))
     }
 
     /// Returns the dent of this file under this name. A dent of another file there is marked gone. Needs `still`.
-    pub(super) fn intern(&self, dir: &Arc<Dent>, name: &[u8], id: Identity) -> Arc<Dent> {
+    pub(super) fn intern(&self, dir: &Arc<HostDentry>, name: &[u8], id: HostFileIdentity) -> Arc<HostDentry> {
         let key = self.table.key(dir, name);
         let mut map = lock(&self.table.map);
         let old = map.get(&key).and_then(Weak::upgrade);
         if let Some(old) = old.as_ref().filter(|old| old.id == id && old.is_at(dir, name)) {
             return old.clone();
         }
-        let place = Place { parent: Some(dir.clone()), name: name.into() };
-        let dent = Arc::new(Dent::new(id, place, self.table.clone()));
+        let place = DentryLocation { parent: Some(dir.clone()), name: name.into() };
+        let dent = Arc::new(HostDentry::new(id, place, self.table.clone()));
         map.insert(key, Arc::downgrade(&dent));
         drop(map);
         // After the map's lock is released: dropping a dent takes it.
@@ -185,14 +192,14 @@ impl Tree {
     }
 
     /// Returns the dent under this name, if a fid refers to it.
-    pub(super) fn known(&self, dir: &Arc<Dent>, name: &[u8]) -> Option<Arc<Dent>> {
+    pub(super) fn known(&self, dir: &Arc<HostDentry>, name: &[u8]) -> Option<Arc<HostDentry>> {
         let key = self.table.key(dir, name);
         let found = lock(&self.table.map).get(&key).and_then(Weak::upgrade);
         found.filter(|dent| dent.is_at(dir, name))
     }
 
     /// Records that the name of this dent was removed. Its descriptor stays cached as long as a fid refers to it.
-    pub(super) fn forget(&self, dent: &Dent) {
+    pub(super) fn forget(&self, dent: &HostDentry) {
         dent.gone.store(true, Ordering::Release);
         dent.leave_table();
     }
@@ -200,7 +207,7 @@ impl Tree {
     /// Records that the file of this dent was renamed, with `moving` held. A dent known under the new name is marked
     /// gone. If other programs have moved directories so that the dents would form a cycle, this dent is marked gone
     /// instead.
-    pub(super) fn rekey(&self, dent: &Arc<Dent>, dir: &Arc<Dent>, name: &[u8]) {
+    pub(super) fn rekey(&self, dent: &Arc<HostDentry>, dir: &Arc<HostDentry>, name: &[u8]) {
         if dir.is_below(dent) {
             return self.forget(dent);
         }
@@ -208,7 +215,7 @@ impl Tree {
             self.forget(&old);
         }
         dent.leave_table();
-        let place = Place { parent: Some(dir.clone()), name: name.into() };
+        let place = DentryLocation { parent: Some(dir.clone()), name: name.into() };
         let former = std::mem::replace(&mut *lock(&dent.place), place);
         lock(&self.table.map).insert(self.table.key(dir, name), Arc::downgrade(dent));
         drop(former);
@@ -218,8 +225,8 @@ impl Tree {
     /// the second. Dents of other files under these names are marked gone, and dents that would form a cycle.
     pub(super) fn exchange(
         &self,
-        (from, old, this): (&Arc<Dent>, &[u8], Identity),
-        (to, new, that): (&Arc<Dent>, &[u8], Identity),
+        (from, old, this): (&Arc<HostDentry>, &[u8], HostFileIdentity),
+        (to, new, that): (&Arc<HostDentry>, &[u8], HostFileIdentity),
     ) {
         let exchanged = [(self.known(from, old), this, to, new), (self.known(to, new), that, from, old)];
         exchanged.iter().filter_map(|(dent, ..)| dent.as_ref()).for_each(|dent| dent.leave_table());
@@ -236,27 +243,27 @@ impl Tree {
     pub(super) fn open_path(
         &self,
         host: &impl HostFs,
-        how: How,
+        how: ExecutionMode,
         dir: &OwnedFd,
         name: &[u8],
     ) -> Result<OwnedFd> {
-        let cached = how == How::Inline;
+        let cached = how == ExecutionMode::Inline;
         let open = || host.open(dir.as_fd(), name, OFlags::PATH, Mode::empty(), cached);
         self.with_room(how, open)
     }
 
     /// Calls `open`. If descriptors have run out, it closes half of the cached ones and tries once more, in the pool
     /// only.
-    pub(super) fn with_room<T>(&self, how: How, open: impl Fn() -> Result<T>) -> Result<T> {
+    pub(super) fn with_room<T>(&self, how: ExecutionMode, open: impl Fn() -> Result<T>) -> Result<T> {
         match open() {
-            Err(Errno::MFILE | Errno::NFILE) if how == How::Inline => Err(Errno::AGAIN),
+            Err(Errno::MFILE | Errno::NFILE) if how == ExecutionMode::Inline => Err(Errno::AGAIN),
             Err(Errno::MFILE | Errno::NFILE) if self.handles.shrink() => open(),
             result => result,
         }
     }
 
     /// Caches a descriptor for a dent. If the dent already has one by now, that one is returned.
-    fn keep(&self, dent: &Arc<Dent>, fd: OwnedFd) -> Arc<OwnedFd> {
+    fn keep(&self, dent: &Arc<HostDentry>, fd: OwnedFd) -> Arc<OwnedFd> {
         dent.used.store(true, Ordering::Relaxed);
         let mut handle = lock(&dent.handle);
         if let Some(fd) = &*handle {
@@ -270,19 +277,19 @@ impl Tree {
     }
 }
 
-impl Dent {
-    fn new(id: Identity, place: Place, table: Arc<Table>) -> Self {
+impl HostDentry {
+    fn new(id: HostFileIdentity, place: DentryLocation, table: Arc<DentryTable>) -> Self {
         let (used, gone) = (AtomicBool::new(true), AtomicBool::new(false));
         Self { id, place: Mutex::new(place), handle: Mutex::new(None), used, gone, table }
     }
 
     /// Returns its directory; the root has none.
-    pub(super) fn parent(&self) -> Option<Arc<Dent>> {
+    pub(super) fn parent(&self) -> Option<Arc<HostDentry>> {
         lock(&self.place).parent.clone()
     }
 
     /// Returns its directory and its name there; `None` for the root.
-    pub(super) fn place(&self) -> Option<(Arc<Dent>, Box<[u8]>)> {
+    pub(super) fn place(&self) -> Option<(Arc<HostDentry>, Box<[u8]>)> {
         let place = lock(&self.place);
         Some((place.parent.clone()?, place.name.clone()))
     }
@@ -368,7 +375,7 @@ impl Dent {
     }
 }
 
-impl Drop for Dent {
+impl Drop for HostDentry {
     /// Loops instead of recursing: a tree may be deeper than the stack.
     fn drop(&mut self) {
         self.leave_table();
@@ -384,22 +391,22 @@ impl Drop for Dent {
 /// names collide, the later one takes the entry and the earlier one is not found again, which is harmless. The size
 /// is that of the live dents, which the sessions' fid limits bound.
 #[derive(Default)]
-struct Table {
-    map: Mutex<HashMap<u64, Weak<Dent>, BuildHasherDefault<Hashed>>>,
+struct DentryTable {
+    map: Mutex<HashMap<u64, Weak<HostDentry>, BuildHasherDefault<PassThroughHasher>>>,
     hasher: RandomState,
 }
 
-impl Table {
-    fn key(&self, dir: &Arc<Dent>, name: &[u8]) -> u64 {
+impl DentryTable {
+    fn key(&self, dir: &Arc<HostDentry>, name: &[u8]) -> u64 {
         self.hasher.hash_one((Arc::as_ptr(dir).addr(), name))
     }
 }
 
 /// A pass-through hasher for keys that are hashes already.
 #[derive(Default)]
-struct Hashed(u64);
+struct PassThroughHasher(u64);
 
-impl Hasher for Hashed {
+impl Hasher for PassThroughHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -414,17 +421,17 @@ impl Hasher for Hashed {
 /// The cached descriptors, evicted by the clock algorithm: a descriptor used since the hand last passed gets another
 /// round. At the limit the next unused one is closed. Descriptors of removed files are skipped as long as that leaves
 /// half of the cache for others: they could not be opened again.
-struct Handles {
-    ring: Mutex<VecDeque<Weak<Dent>>>,
+struct HandleCache {
+    ring: Mutex<VecDeque<Weak<HostDentry>>>,
     most: usize,
 }
 
-impl Handles {
+impl HandleCache {
     fn new(most: usize) -> Self {
         Self { ring: Mutex::default(), most: most.max(2) }
     }
 
-    fn add(&self, dent: Weak<Dent>) {
+    fn add(&self, dent: Weak<HostDentry>) {
         let mut ring = lock(&self.ring);
         // Each call drops up to two dead entries, so that they never far outnumber the live ones.
         for _ in 0..2 {
@@ -448,7 +455,10 @@ impl Handles {
     }
 
     /// Takes `n` descriptors out of the ring. The caller must drop the result after it unlocks the ring.
-    fn evict(ring: &mut VecDeque<Weak<Dent>>, n: usize) -> Vec<(Arc<Dent>, Option<Arc<OwnedFd>>)> {
+    fn evict(
+        ring: &mut VecDeque<Weak<HostDentry>>,
+        n: usize,
+    ) -> Vec<(Arc<HostDentry>, Option<Arc<OwnedFd>>)> {
         let mut closed = Vec::new();
         let mut kept_gone = ring.len() / 2;
         let mut freed = 0;

@@ -13,25 +13,25 @@ use nine_proto::mode::{S_IFLNK, S_IFMT};
 use nine_proto::{Attr, DirBuf, Dirent, Errno, GetMask, Qid, Texts};
 
 use super::attr::qid_type;
-use super::dent::Dent;
+use super::dent::HostDentry;
 use super::host::HostFs;
-use super::{Done, How, Inner, Kind, Node, locked};
+use super::{DiskFidKind, DiskFidState, DiskShared, ExecutionMode, OperationResult, locked};
 
 /// An open directory.
-pub(super) struct OpenDir {
-    pub(super) dent: Arc<Dent>,
+pub(super) struct OpenHostDir {
+    pub(super) dent: Arc<HostDentry>,
     pub(super) fd: Arc<OwnedFd>,
-    stream: Mutex<Stream>,
+    stream: Mutex<DirReadState>,
 }
 
-impl OpenDir {
-    pub(super) fn new(dent: Arc<Dent>, fd: OwnedFd) -> Self {
+impl OpenHostDir {
+    pub(super) fn new(dent: Arc<HostDentry>, fd: OwnedFd) -> Self {
         Self { dent, fd: Arc::new(fd), stream: Mutex::default() }
     }
 }
 
 #[derive(Default)]
-struct Stream {
+struct DirReadState {
     block: Block,
     /// The cookie of the last entry returned; 0 at the start.
     at: u64,
@@ -48,7 +48,7 @@ pub struct Block {
 
 /// One entry of a [`Block`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Entry<'a> {
+pub(super) struct HostDirEntry<'a> {
     pub(super) ino: u64,
     pub(super) cookie: u64,
     pub(super) ty: u8,
@@ -58,7 +58,7 @@ pub(super) struct Entry<'a> {
 impl Block {
     /// Bytes requested from the host at a time.
     pub const SIZE: usize = 32 * 1024;
-    const HEAD: usize = 19;
+    const DIRENT_HEAD_LEN: usize = 19;
 
     /// Appends an entry. `cookie` is the position after it; `ty` is as in `d_type`.
     pub fn push(&mut self, ino: u64, cookie: u64, ty: u8, name: &[u8]) {
@@ -72,14 +72,15 @@ impl Block {
     }
 
     /// Returns the next entry and the offset of the one after it.
-    fn peek(&self) -> Option<(Entry<'_>, usize)> {
+    fn peek(&self) -> Option<(HostDirEntry<'_>, usize)> {
         let (ino, rest) = self.bytes[self.next..].split_first_chunk()?;
         let (cookie, rest) = rest.split_first_chunk()?;
         let (&[ty], rest) = rest.split_first_chunk()?;
         let (len, rest) = rest.split_first_chunk()?;
         let name = &rest[..u16::from_ne_bytes(*len).into()];
-        let entry = Entry { ino: u64::from_ne_bytes(*ino), cookie: u64::from_ne_bytes(*cookie), ty, name };
-        Some((entry, self.next + Self::HEAD + name.len()))
+        let entry =
+            HostDirEntry { ino: u64::from_ne_bytes(*ino), cookie: u64::from_ne_bytes(*cookie), ty, name };
+        Some((entry, self.next + Self::DIRENT_HEAD_LEN + name.len()))
     }
 
     fn is_empty(&self) -> bool {
@@ -87,11 +88,17 @@ impl Block {
     }
 }
 
-impl<H: HostFs> Inner<H> {
+impl<H: HostFs> DiskShared<H> {
     /// Reads entries after `cookie`. Runs inline while the block lasts and no attributes are asked for.
-    pub(super) fn readdir(&self, node: &Node, cookie: u64, mut buf: DirBuf, how: How) -> Done<Reply> {
-        let Kind::Dir(dir) = &node.kind else { return Err(Errno::ENOTDIR.into()) };
-        let inline = how == How::Inline;
+    pub(super) fn readdir(
+        &self,
+        node: &DiskFidState,
+        cookie: u64,
+        mut buf: DirBuf,
+        how: ExecutionMode,
+    ) -> OperationResult<Reply> {
+        let DiskFidKind::Dir(dir) = &node.kind else { return Err(Errno::ENOTDIR.into()) };
+        let inline = how == ExecutionMode::Inline;
         let mut stream = match dir.stream.try_lock() {
             Ok(stream) => stream,
             Err(TryLockError::Poisoned(error)) => error.into_inner(),
@@ -106,7 +113,7 @@ impl<H: HostFs> Inner<H> {
         }
         if elsewhere {
             self.host.seek(dir.fd.as_fd(), cookie)?;
-            *stream = Stream { at: cookie, ..Stream::default() };
+            *stream = DirReadState { at: cookie, ..DirReadState::default() };
         }
         let from = stream.at;
         loop {
@@ -138,18 +145,18 @@ impl<H: HostFs> Inner<H> {
 
     fn push_entry(
         &self,
-        node: &Node,
-        dir: &OpenDir,
-        entry: Entry<'_>,
+        node: &DiskFidState,
+        dir: &OpenHostDir,
+        entry: HostDirEntry<'_>,
         buf: &mut DirBuf,
-        how: How,
-    ) -> Done<bool> {
+        how: ExecutionMode,
+    ) -> OperationResult<bool> {
         let special = match entry.name {
             b"." => Some(dir.dent.clone()),
             b".." => Some(self.parent_in(&node.view, &dir.dent)),
             _ => None,
         };
-        let Entry { cookie, name, ty, .. } = entry;
+        let HostDirEntry { cookie, name, ty, .. } = entry;
         if let Some(dent) = special {
             let path = self.qid_path(dent.id.dev, dent.id.ino);
             return Ok(buf
@@ -163,7 +170,7 @@ impl<H: HostFs> Inner<H> {
             };
             return Ok(buf.push(&Dirent { qid, cookie, ty, name }, None));
         }
-        if how == How::Inline {
+        if how == ExecutionMode::Inline {
             return Err(Errno::EAGAIN.into());
         }
         let Ok(attr) = self.attr_of_entry(dir, name, buf.wants_attrs()) else {
@@ -175,7 +182,7 @@ impl<H: HostFs> Inner<H> {
         Ok(buf.push(&entry, Some(&attr)))
     }
 
-    fn attr_of_entry(&self, dir: &OpenDir, name: &[u8], texts: bool) -> Done<Attr> {
+    fn attr_of_entry(&self, dir: &OpenHostDir, name: &[u8], texts: bool) -> OperationResult<Attr> {
         let mut attr = self.attr(&self.host.stat(dir.fd.as_fd(), name)?);
         if texts {
             let is_link = attr.mode & S_IFMT == S_IFLNK;
@@ -200,7 +207,7 @@ mod tests {
         block.push(1, 11, 4, b"a");
         block.push(u64::MAX, 12, 8, &[b'x'; 765]);
         let (first, next) = block.peek().unwrap();
-        assert_eq!(first, Entry { ino: 1, cookie: 11, ty: 4, name: b"a" });
+        assert_eq!(first, HostDirEntry { ino: 1, cookie: 11, ty: 4, name: b"a" });
         block.next = next;
         let (second, next) = block.peek().unwrap();
         assert_eq!((second.ino, second.name.len()), (u64::MAX, 765));

@@ -15,22 +15,22 @@ use nine_proto::mode::S_IFREG;
 use nine_proto::{Errno, NOGID, OpenFlags};
 use rustix::fs::OFlags;
 
-use super::dent::Dent;
+use super::dent::HostDentry;
 use super::host::{self, HostFs, Linux, Resident};
-use super::{Done, How, Inner, Kind, Node, locked};
-use crate::probe::Probe;
+use super::{DiskFidKind, DiskFidState, DiskShared, ExecutionMode, OperationResult, locked};
+use crate::probe::CacheProbe;
 
 /// A range of at least this many bytes, all in the page cache, is sent from there without a copy. Below it a copy is
 /// cheaper.
 const FROM_CACHE: u32 = 16 * 1024;
 /// If less is left of the file, at least this many bytes are requested.
-const BEYOND: u32 = 4096;
+const READ_LEN_MIN: u32 = 4096;
 /// Streams do not keep pages of files of at least this size in the page cache. Bytes.
-const LARGE: u64 = 64 << 20;
+const UNCACHED_FILE_MIN: u64 = 64 << 20;
 
 /// An open file other than a directory.
-pub(super) struct OpenFile {
-    pub(super) dent: Arc<Dent>,
+pub(super) struct OpenHostFile {
+    pub(super) dent: Arc<HostDentry>,
     /// A number unique among open files; its record locks carry it.
     pub(super) number: u64,
     pub(super) writes: bool,
@@ -41,11 +41,11 @@ pub(super) struct OpenFile {
     fd: Mutex<Option<Arc<OwnedFd>>>,
     /// Writes append, or must be on the disk before they are answered. They are not done on the event loop.
     slow_writes: bool,
-    probe: Probe,
+    probe: CacheProbe,
 }
 
-impl OpenFile {
-    pub(super) fn new(dent: Arc<Dent>, fd: OwnedFd, number: u64, flags: OpenFlags) -> Self {
+impl OpenHostFile {
+    pub(super) fn new(dent: Arc<HostDentry>, fd: OwnedFd, number: u64, flags: OpenFlags) -> Self {
         Self {
             dent,
             number,
@@ -54,11 +54,11 @@ impl OpenFile {
             locked: AtomicBool::new(false),
             fd: Mutex::new(Some(Arc::new(fd))),
             slow_writes: flags.has(OpenFlags::APPEND) || flags.has(OpenFlags::DSYNC),
-            probe: Probe::default(),
+            probe: CacheProbe::default(),
         }
     }
 
-    pub(super) fn fd(&self) -> Done<Arc<OwnedFd>> {
+    pub(super) fn fd(&self) -> OperationResult<Arc<OwnedFd>> {
         Ok(locked(&self.fd).clone().ok_or(Errno::EBADF)?)
     }
 
@@ -66,27 +66,27 @@ impl OpenFile {
         self.dent.ty() == S_IFREG
     }
 
-    fn missed(&self) -> super::Fail {
+    fn missed(&self) -> super::OperationFailure {
         self.probe.missed();
         Errno::EAGAIN.into()
     }
 }
 
-impl Node {
+impl DiskFidState {
     /// Returns whether data may be moved from a pipe into the file at any offset.
     pub(super) fn can_fill(&self) -> bool {
-        matches!(&self.kind, Kind::File(file) if file.writes && file.is_regular() && !file.slow_writes)
+        matches!(&self.kind, DiskFidKind::File(file) if file.writes && file.is_regular() && !file.slow_writes)
     }
 }
 
-impl<H: HostFs> Inner<H> {
+impl<H: HostFs> DiskShared<H> {
     /// Prepares a file to be read once, in order. Pages of a large file are the first to be evicted from the page
     /// cache.
-    pub(super) fn passes(&self, node: &Node) {
-        let Kind::File(file) = &node.kind else { return };
+    pub(super) fn passes(&self, node: &DiskFidState) {
+        let DiskFidKind::File(file) = &node.kind else { return };
         let Ok(fd) = file.fd() else { return };
-        let looks = file.is_regular() && self.is_local(&file.dent, How::Inline);
-        if looks && self.host.stat(fd.as_fd(), b"").is_ok_and(|st| st.size >= LARGE) {
+        let looks = file.is_regular() && self.is_local(&file.dent, ExecutionMode::Inline);
+        if looks && self.host.stat(fd.as_fd(), b"").is_ok_and(|st| st.size >= UNCACHED_FILE_MIN) {
             // Kernels before 6.3 ignore this.
             let _ = rustix::fs::fadvise(&*fd, 0, None, rustix::fs::Advice::NoReuse);
         }
@@ -94,15 +94,15 @@ impl<H: HostFs> Inner<H> {
 
     /// Moves data from a pipe into an open file, with the client's rights. Returns the number of bytes stored, also
     /// on error.
-    pub(super) fn fill(&self, fill: &Fill) -> (usize, Done<()>) {
+    pub(super) fn fill(&self, fill: &Fill) -> (usize, OperationResult<()>) {
         let mut stored = 0;
         let moved = self.fill_from(fill, &mut stored);
         (stored, moved)
     }
 
-    fn fill_from(&self, fill: &Fill, stored: &mut usize) -> Done<()> {
-        let node = fill.node.downcast_ref::<Node>().ok_or(Errno::EIO)?;
-        let Kind::File(file) = &node.kind else { return Err(Errno::EBADF.into()) };
+    fn fill_from(&self, fill: &Fill, stored: &mut usize) -> OperationResult<()> {
+        let node = fill.node.downcast_ref::<DiskFidState>().ok_or(Errno::EIO)?;
+        let DiskFidKind::File(file) = &node.kind else { return Err(Errno::EBADF.into()) };
         let fd = file.fd()?;
         let _client = self.become_client(&node.view, NOGID)?;
         while *stored < fill.len {
@@ -118,7 +118,7 @@ impl<H: HostFs> Inner<H> {
         Ok(())
     }
 
-    fn fill_by_copy(&self, fd: &OwnedFd, fill: &Fill, stored: &mut usize) -> Done<()> {
+    fn fill_by_copy(&self, fd: &OwnedFd, fill: &Fill, stored: &mut usize) -> OperationResult<()> {
         let mut piece = vec![0; 64 * 1024];
         while *stored < fill.len {
             let most = piece.len().min(fill.len - *stored);
@@ -140,28 +140,40 @@ impl<H: HostFs> Inner<H> {
         Ok(())
     }
 
-    pub(super) fn read(&self, node: &Node, offset: u64, count: u32, how: How) -> Done<Payload> {
+    pub(super) fn read(
+        &self,
+        node: &DiskFidState,
+        offset: u64,
+        count: u32,
+        how: ExecutionMode,
+    ) -> OperationResult<Payload> {
         match &node.kind {
-            Kind::File(file) => self.read_file(file, offset, count, how),
-            Kind::Xattr(xattr) => {
+            DiskFidKind::File(file) => self.read_file(file, offset, count, how),
+            DiskFidKind::Xattr(xattr) => {
                 let value = &xattr.bytes;
                 let from = usize::try_from(offset).unwrap_or(usize::MAX).min(value.len());
                 let to = from.saturating_add(count as usize).min(value.len());
                 Ok(Payload::Bytes(value.slice(from..to)))
             }
-            Kind::Dir(_) => Err(Errno::EISDIR.into()),
-            Kind::Path(_) | Kind::NewXattr(_) => Err(Errno::EBADF.into()),
+            DiskFidKind::Dir(_) => Err(Errno::EISDIR.into()),
+            DiskFidKind::Path(_) | DiskFidKind::NewXattr(_) => Err(Errno::EBADF.into()),
         }
     }
 
     /// Returns whether the content is always in memory (except for swap), so that no probe is needed.
-    fn is_in_memory(&self, file: &OpenFile) -> bool {
+    fn is_in_memory(&self, file: &OpenHostFile) -> bool {
         self.in_memory && file.dent.id.dev == self.tree.root.id.dev
     }
 
-    fn read_file(&self, file: &OpenFile, offset: u64, count: u32, how: How) -> Done<Payload> {
+    fn read_file(
+        &self,
+        file: &OpenHostFile,
+        offset: u64,
+        count: u32,
+        how: ExecutionMode,
+    ) -> OperationResult<Payload> {
         let in_memory = self.is_in_memory(file);
-        let inline = how == How::Inline && !in_memory;
+        let inline = how == ExecutionMode::Inline && !in_memory;
         if inline && !(file.is_regular() && file.probe.looks()) {
             return Err(Errno::EAGAIN.into());
         }
@@ -171,7 +183,7 @@ impl<H: HostFs> Inner<H> {
         if count >= FROM_CACHE && file.is_regular() {
             let left = size()?.saturating_sub(offset).min(count.into()) as u32;
             // The file may be longer than its length: many files in /proc have length 0.
-            want = left.max(BEYOND);
+            want = left.max(READ_LEN_MIN);
             if left >= FROM_CACHE {
                 let resident = || self.host.resident(fd.as_fd(), offset, want.into());
                 match if in_memory { Resident::All } else { resident() } {
@@ -210,10 +222,16 @@ impl<H: HostFs> Inner<H> {
 
     /// Writes with the client's rights: the kernel clears set-id bits after a write by another user, and enforces
     /// quotas. If an inline write was partial, the pool repeats all of it: the same bytes at the same offset.
-    pub(super) fn write(&self, node: &Node, offset: u64, data: Written<'_>, how: How) -> Done<Reply> {
+    pub(super) fn write(
+        &self,
+        node: &DiskFidState,
+        offset: u64,
+        data: WriteSource<'_>,
+        how: ExecutionMode,
+    ) -> OperationResult<Reply> {
         let file = match (&node.kind, data) {
-            (Kind::File(file), _) => file,
-            (Kind::NewXattr(new), Written::Bytes(data)) => {
+            (DiskFidKind::File(file), _) => file,
+            (DiskFidKind::NewXattr(new), WriteSource::Bytes(data)) => {
                 return Ok(Reply::Wrote(new.input.write(offset, data)?));
             }
             _ => return Err(Errno::EBADF.into()),
@@ -221,15 +239,15 @@ impl<H: HostFs> Inner<H> {
         if data.is_empty() {
             return Ok(Reply::Wrote(0));
         }
-        let inline = how == How::Inline && !(self.is_in_memory(file) && file.is_regular());
+        let inline = how == ExecutionMode::Inline && !(self.is_in_memory(file) && file.is_regular());
         if inline && (file.slow_writes || !file.is_regular() || !file.probe.writes()) {
             return Err(Errno::EAGAIN.into());
         }
         let fd = file.fd()?;
         let _client = self.become_client(&node.view, NOGID)?;
         let written = match data {
-            Written::Bytes(data) => self.host.pwrite(fd.as_fd(), data, offset, inline),
-            Written::Placed(data) => self.host.pwrite_placed(fd.as_fd(), data, offset, inline),
+            WriteSource::Bytes(data) => self.host.pwrite(fd.as_fd(), data, offset, inline),
+            WriteSource::Placed(data) => self.host.pwrite_placed(fd.as_fd(), data, offset, inline),
         };
         match written {
             Ok(n) if inline && n < data.len() => Err(Errno::EAGAIN.into()),
@@ -242,15 +260,15 @@ impl<H: HostFs> Inner<H> {
         }
     }
 
-    pub(super) fn fsync(&self, node: &Node, data_only: bool) -> Done<Reply> {
+    pub(super) fn fsync(&self, node: &DiskFidState, data_only: bool) -> OperationResult<Reply> {
         let fd = match &node.kind {
-            Kind::Path(dent) if dent.is_dir() || dent.ty() == S_IFREG => {
-                let path = self.any_fd(node, How::Pool)?;
+            DiskFidKind::Path(dent) if dent.is_dir() || dent.ty() == S_IFREG => {
+                let path = self.any_fd(node, ExecutionMode::Pool)?;
                 let open = || self.host.reopen(path.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK);
-                Arc::new(self.tree.with_room(How::Pool, open)?)
+                Arc::new(self.tree.with_room(ExecutionMode::Pool, open)?)
             }
-            Kind::Path(_) => return Ok(Reply::Done),
-            _ => self.any_fd(node, How::Pool)?,
+            DiskFidKind::Path(_) => return Ok(Reply::Done),
+            _ => self.any_fd(node, ExecutionMode::Pool)?,
         };
         self.host.fsync(fd.as_fd(), data_only)?;
         Ok(Reply::Done)
@@ -258,10 +276,10 @@ impl<H: HostFs> Inner<H> {
 
     /// Clunks a fid. Closing may wait for the disk if the file was written, or if this is the last use of a removed
     /// file.
-    pub(super) fn clunk(&self, node: &Node, how: How) -> Done<Reply> {
-        let inline = how == How::Inline;
+    pub(super) fn clunk(&self, node: &DiskFidState, how: ExecutionMode) -> OperationResult<Reply> {
+        let inline = how == ExecutionMode::Inline;
         match &node.kind {
-            Kind::File(file) => {
+            DiskFidKind::File(file) => {
                 let locked_ranges = file.locked.load(Ordering::Acquire);
                 if inline && (file.writes || locked_ranges || file.dent.is_gone()) {
                     return Err(Errno::EAGAIN.into());
@@ -271,11 +289,11 @@ impl<H: HostFs> Inner<H> {
                 }
                 drop(locked(&file.fd).take());
             }
-            Kind::Path(dent) if inline && dent.is_gone() => return Err(Errno::EAGAIN.into()),
-            Kind::Path(dent) if dent.is_gone() => dent.close_if_last(),
-            Kind::NewXattr(_) if inline => return Err(Errno::EAGAIN.into()),
-            Kind::NewXattr(new) => self.store_xattr(node, new)?,
-            Kind::Path(_) | Kind::Dir(_) | Kind::Xattr(_) => {}
+            DiskFidKind::Path(dent) if inline && dent.is_gone() => return Err(Errno::EAGAIN.into()),
+            DiskFidKind::Path(dent) if dent.is_gone() => dent.close_if_last(),
+            DiskFidKind::NewXattr(_) if inline => return Err(Errno::EAGAIN.into()),
+            DiskFidKind::NewXattr(new) => self.store_xattr(node, new)?,
+            DiskFidKind::Path(_) | DiskFidKind::Dir(_) | DiskFidKind::Xattr(_) => {}
         }
         Ok(Reply::Done)
     }
@@ -283,14 +301,14 @@ impl<H: HostFs> Inner<H> {
 
 /// The data of a write.
 #[derive(Clone, Copy)]
-pub(super) enum Written<'a> {
+pub(super) enum WriteSource<'a> {
     /// Bytes from the message.
     Bytes(&'a [u8]),
     /// Bytes in memory shared with the client.
     Placed(&'a Placed),
 }
 
-impl Written<'_> {
+impl WriteSource<'_> {
     fn len(&self) -> usize {
         match self {
             Self::Bytes(data) => data.len(),

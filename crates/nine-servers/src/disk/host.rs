@@ -354,12 +354,12 @@ fn proc_path(file: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
 }
 
-fn range(lock: HostLock) -> Result<sys::Range> {
+fn range(lock: HostLock) -> Result<sys::LockRange> {
     let number = |n: u64| i64::try_from(n).map_err(|_| Errno::OVERFLOW);
     let ty = match lock.ty {
         LockType::Read => libc::F_RDLCK,
         LockType::Write => libc::F_WRLCK,
         LockType::Unlock => libc::F_UNLCK,
     };
-    Ok(sys::Range { ty: ty as i16, start: number(lock.start)?, len: number(lock.length)? })
+    Ok(sys::LockRange { ty: ty as i16, start: number(lock.start)?, len: number(lock.length)? })
 }

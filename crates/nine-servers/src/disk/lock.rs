@@ -17,33 +17,40 @@ use nine_io::server::{Reply, Request};
 use nine_proto::{Errno, LockRequest, LockStatus, LockType};
 use rustix::fs::OFlags;
 
-use super::file::OpenFile;
+use super::file::OpenHostFile;
 use super::host::{self, HostFs, HostLock};
-use super::{Done, Fail, How, Inner, Kind, Node, locked};
+use super::{
+    DiskFidKind, DiskFidState, DiskShared, ExecutionMode, OperationFailure, OperationResult, locked,
+};
 use nine_io::server::locks::{LOCKS_MAX, Ranges, Wanted, length};
 
 /// All locked files; at most as many as open files. One mutex for all, since work under it is short and in memory.
-pub(super) struct Locks {
-    files: Mutex<HashMap<(u64, u64), FileLocks>>,
+pub(super) struct RecordLockTable {
+    files: Mutex<HashMap<(u64, u64), FileRecordLocks>>,
     /// Limits the number of locked ranges on all files.
     limit: Arc<FairLimit>,
 }
 
-impl Default for Locks {
+impl Default for RecordLockTable {
     fn default() -> Self {
         Self { files: Mutex::default(), limit: FairLimit::new(LOCKS_MAX) }
     }
 }
 
 #[derive(Default)]
-struct FileLocks {
+struct FileRecordLocks {
     /// The description that holds the locks on the host; `None` if the server may not open the file.
     host: Option<OwnedFd>,
     held: Ranges,
 }
 
-impl<H: HostFs> Inner<H> {
-    pub(super) fn lock(&self, node: &Node, req: &Request, asked: LockRequest<'_>) -> Done<Reply> {
+impl<H: HostFs> DiskShared<H> {
+    pub(super) fn lock(
+        &self,
+        node: &DiskFidState,
+        req: &Request,
+        asked: LockRequest<'_>,
+    ) -> OperationResult<Reply> {
         let (file, want) = wanted(node, req, &asked)?;
         let allowed = match asked.ty {
             LockType::Read => file.reads,
@@ -70,7 +77,12 @@ impl<H: HostFs> Inner<H> {
         result.map(Reply::Lock)
     }
 
-    pub(super) fn getlock(&self, node: &Node, req: &Request, asked: LockRequest<'_>) -> Done<Reply> {
+    pub(super) fn getlock(
+        &self,
+        node: &DiskFidState,
+        req: &Request,
+        asked: LockRequest<'_>,
+    ) -> OperationResult<Reply> {
         let (file, want) = wanted(node, req, &asked)?;
         let free = Reply::Getlock {
             ty: LockType::Unlock,
@@ -107,11 +119,11 @@ impl<H: HostFs> Inner<H> {
 
     /// Opens with the server's rights, as many as it can get. The client's rights were checked when it opened its
     /// fid.
-    fn open_for_locks(&self, file: &OpenFile) -> Done<Option<OwnedFd>> {
+    fn open_for_locks(&self, file: &OpenHostFile) -> OperationResult<Option<OwnedFd>> {
         let fd = file.fd()?;
         for access in [OFlags::RDWR, OFlags::WRONLY, OFlags::RDONLY] {
             let open = || self.host.reopen(fd.as_fd(), access | OFlags::NONBLOCK);
-            match self.tree.with_room(How::Pool, open) {
+            match self.tree.with_room(ExecutionMode::Pool, open) {
                 Ok(fd) => return Ok(Some(fd)),
                 Err(host::Errno::MFILE | host::Errno::NFILE) => return Err(Errno::ENOLCK.into()),
                 Err(_) => {}
@@ -121,9 +133,9 @@ impl<H: HostFs> Inner<H> {
     }
 }
 
-impl Locks {
+impl RecordLockTable {
     /// Releases locks that were set through this open file.
-    pub(super) fn release(&self, host: &impl HostFs, file: &OpenFile) {
+    pub(super) fn release(&self, host: &impl HostFs, file: &OpenHostFile) {
         let mut files = locked(&self.files);
         let key = (file.dent.id.dev, file.dent.id.ino);
         let Some(locks) = files.get_mut(&key) else { return };
@@ -138,9 +150,14 @@ impl Locks {
     }
 }
 
-impl FileLocks {
+impl FileRecordLocks {
     /// Locks the whole range, or nothing.
-    fn set(&mut self, host: &impl HostFs, want: Wanted, limit: &Arc<FairLimit>) -> Done<LockStatus> {
+    fn set(
+        &mut self,
+        host: &impl HostFs,
+        want: Wanted,
+        limit: &Arc<FairLimit>,
+    ) -> OperationResult<LockStatus> {
         if self.held.conflict(&want).is_some() {
             return Ok(LockStatus::Blocked);
         }
@@ -152,7 +169,7 @@ impl FileLocks {
         let _ = self.mirror(host, start, last);
         match error {
             host::Errno::AGAIN | host::Errno::ACCESS => Ok(LockStatus::Blocked),
-            error => Err(Fail::from(error)),
+            error => Err(OperationFailure::from(error)),
         }
     }
 
@@ -171,8 +188,12 @@ impl FileLocks {
     }
 }
 
-fn wanted<'a>(node: &'a Node, req: &Request, asked: &LockRequest<'_>) -> Done<(&'a OpenFile, Wanted)> {
-    let Kind::File(file) = &node.kind else { return Err(Errno::EBADF.into()) };
+fn wanted<'a>(
+    node: &'a DiskFidState,
+    req: &Request,
+    asked: &LockRequest<'_>,
+) -> OperationResult<(&'a OpenHostFile, Wanted)> {
+    let DiskFidKind::File(file) = &node.kind else { return Err(Errno::EBADF.into()) };
     Ok((file, Wanted::of(req, file.number, asked)?))
 }
 
@@ -199,7 +220,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let open = || OwnedFd::from(file.reopen().unwrap());
         let other = open();
-        let mut locks = FileLocks { host: Some(open()), held: Ranges::default() };
+        let mut locks = FileRecordLocks { host: Some(open()), held: Ranges::default() };
         let limit = FairLimit::new(10);
         let mut set = |who, ty, start, last| locks.set(&Linux, want(who, ty, start, last), &limit).unwrap();
         assert_eq!(set(1, Write, 0, 9), LockStatus::Success);

@@ -45,17 +45,17 @@ use nine_io::{Called, Direct, Payload};
 use nine_proto::{Attr, Errno, Error, NOGID, Names, Op, OpenFlags};
 use rustix::fs::{CWD, Mode, OFlags};
 
-use change::New;
-use dent::{Dent, Tree};
+use change::NewDirEntry;
+use dent::{DentryTree, HostDentry};
 pub use dirs::Block;
-use dirs::OpenDir;
-use file::{OpenFile, Written};
+use dirs::OpenHostDir;
+use file::{OpenHostFile, WriteSource};
 pub use host::{HostFs, Linux};
-use lock::Locks;
-use pool::Pool;
-use sys::{Guard, Ident};
-use users::Users;
-use xattr::NewXattr;
+use lock::RecordLockTable;
+use pool::ThreadPool;
+use sys::{CredentialGuard, UserCredentials};
+use users::UserDatabase;
+use xattr::XattrWriter;
 
 /// The user whose rights requests have on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub struct DiskOptions {
 
 /// Returns the names of this host's users and groups, as /etc/passwd and /etc/group have them now.
 pub fn names() -> Arc<dyn nine_proto::Names> {
-    Arc::new(Users::load())
+    Arc::new(UserDatabase::load())
 }
 
 /// A directory of the host as a [`FileServer`].
@@ -98,18 +98,18 @@ pub fn names() -> Arc<dyn nine_proto::Names> {
 /// The kernel applies the process' umask to new files. Where that clears bits the client asked for, the server sets
 /// the mode again afterwards. To avoid the extra call, a server should start with umask 0.
 pub struct Disk<H: HostFs = Linux> {
-    inner: Arc<Inner<H>>,
-    pool: Pool,
+    inner: Arc<DiskShared<H>>,
+    pool: ThreadPool,
     changes: Arc<Changes>,
 }
 
-struct Inner<H> {
+struct DiskShared<H> {
     host: H,
-    tree: Tree,
+    tree: DentryTree,
     read_only: bool,
     devices: bool,
     identity: As,
-    server: Ident,
+    server: UserCredentials,
     umask: u32,
     /// Devices that files were found on, and whether they are local: a lookup asks no other process or machine.
     devs: RwLock<Vec<(u64, bool)>>,
@@ -117,8 +117,8 @@ struct Inner<H> {
     in_memory: bool,
     /// Bytes held by fids of extended attributes.
     xattr_limit: XattrLimit,
-    locks: Locks,
-    users: Arc<Users>,
+    locks: RecordLockTable,
+    users: Arc<UserDatabase>,
     next_open: AtomicU64,
 }
 
@@ -137,7 +137,7 @@ impl<H: HostFs> Disk<H> {
     pub fn with_host(host: H, path: impl AsRef<Path>, options: DiskOptions) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::openat(CWD, path.as_ref(), flags, Mode::empty())?;
-        let server = Ident::of_process()?;
+        let server = UserCredentials::of_process()?;
         if options.identity == As::Client && server.uid != 0 {
             let text = "serving with the clients' rights needs root";
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
@@ -145,10 +145,10 @@ impl<H: HostFs> Disk<H> {
         let st = host.stat(root.as_fd(), b"")?;
         let fs_type = host.statfs(root.as_fd())?.ty;
         let handles = if options.handles == 0 { default_handles() } else { options.handles };
-        let threads = if options.threads == 0 { Pool::default_size() } else { options.threads };
-        let inner = Inner {
+        let threads = if options.threads == 0 { ThreadPool::default_size() } else { options.threads };
+        let inner = DiskShared {
             host,
-            tree: Tree::new(root, &st, handles),
+            tree: DentryTree::new(root, &st, handles),
             read_only: options.read_only,
             devices: options.devices,
             identity: options.identity,
@@ -157,12 +157,12 @@ impl<H: HostFs> Disk<H> {
             devs: RwLock::new(vec![(st.dev, !REMOTE.contains(&fs_type))]),
             in_memory: MEMORY.contains(&fs_type),
             xattr_limit: XattrLimit::default(),
-            locks: Locks::default(),
-            users: Arc::new(Users::load()),
+            locks: RecordLockTable::default(),
+            users: Arc::new(UserDatabase::load()),
             next_open: AtomicU64::new(0),
         };
         let changes = watch::changes(inner.tree.root.cached().expect("the root's descriptor is kept"));
-        Ok(Self { inner: Arc::new(inner), pool: Pool::new(threads), changes })
+        Ok(Self { inner: Arc::new(inner), pool: ThreadPool::new(threads), changes })
     }
 }
 
@@ -178,7 +178,7 @@ impl<H: HostFs> Disk<H> {
         names: &[&str],
         user: Option<(u32, u32)>,
     ) -> nine_proto::Result<(nine_io::server::Node, Attr)> {
-        let ident = user.map(|(uid, gid)| Ident { uid, gid, groups: Vec::new() });
+        let ident = user.map(|(uid, gid)| UserCredentials { uid, gid, groups: Vec::new() });
         self.inner.below(names, ident).map_err(|fail| fail.0)
     }
 }
@@ -187,8 +187,8 @@ impl<H: HostFs> FileServer for Disk<H> {
     fn serve(&self, req: Req) -> Answer {
         let op = req.op();
         if may_be_inline(&op) && !req.was_called() {
-            match self.inner.run(&req, op, How::Inline) {
-                Err(Fail(error)) if error.errno == Errno::EAGAIN => {}
+            match self.inner.run(&req, op, ExecutionMode::Inline) {
+                Err(OperationFailure(error)) if error.errno == Errno::EAGAIN => {}
                 result => return req.now(result.map_err(|fail| fail.0)),
             }
         }
@@ -196,7 +196,7 @@ impl<H: HostFs> FileServer for Disk<H> {
         let (answer, later) = req.later();
         let inner = self.inner.clone();
         let job = Box::new(move || {
-            let result = inner.run(&later, later.op(), How::Pool).map_err(|fail| fail.0);
+            let result = inner.run(&later, later.op(), ExecutionMode::Pool).map_err(|fail| fail.0);
             later.respond(result);
         });
         // A full pool returns the job. Dropping it answers the request.
@@ -207,7 +207,7 @@ impl<H: HostFs> FileServer for Disk<H> {
     /// With the clients' rights, only an owner gets the changes: their paths contain names that other users may not
     /// list.
     fn changes(&self, walk: &Request) -> Option<nine_proto::Result<Tap>> {
-        let node = walk.node::<Node>().ok()?;
+        let node = walk.node::<DiskFidState>().ok()?;
         if node.view.ident.is_some() && !walk.who().owner {
             return Some(Err(Errno::EACCES.into()));
         }
@@ -221,25 +221,26 @@ impl<H: HostFs> FileServer for Disk<H> {
 
     /// Streams are read by offset. A large file that is streamed once should not stay in the page cache.
     fn stream(&self, request: StreamRequest<'_>) -> Option<Box<dyn Passage>> {
-        if let Some(node) = request.node.downcast_ref::<Node>().filter(|_| request.read) {
+        if let Some(node) = request.node.downcast_ref::<DiskFidState>().filter(|_| request.read) {
             self.inner.passes(node);
         }
         None
     }
 
     fn direct(&self, node: &nine_io::server::Node, flags: OpenFlags) -> Option<Arc<dyn Direct>> {
-        let node = node.clone().downcast::<Node>().ok()?;
+        let node = node.clone().downcast::<DiskFidState>().ok()?;
         // On a network file system even a lookup may wait.
-        let is_local = node.dent().is_ok_and(|dent| self.inner.is_local(dent, How::Inline));
-        is_local.then(|| Arc::new(Opened { inner: self.inner.clone(), node, flags }) as Arc<dyn Direct>)
+        let is_local = node.dent().is_ok_and(|dent| self.inner.is_local(dent, ExecutionMode::Inline));
+        is_local
+            .then(|| Arc::new(LocalOpenFile { inner: self.inner.clone(), node, flags }) as Arc<dyn Direct>)
     }
 
     fn takes_placed(&self, node: &nine_io::server::Node) -> bool {
-        node.downcast_ref::<Node>().is_some_and(|node| matches!(node.kind, Kind::File(_)))
+        node.downcast_ref::<DiskFidState>().is_some_and(|node| matches!(node.kind, DiskFidKind::File(_)))
     }
 
     fn can_fill(&self, node: &nine_io::server::Node) -> bool {
-        !self.inner.read_only && node.downcast_ref::<Node>().is_some_and(Node::can_fill)
+        !self.inner.read_only && node.downcast_ref::<DiskFidState>().is_some_and(DiskFidState::can_fill)
     }
 
     fn fill(&self, fill: Fill) {
@@ -258,15 +259,15 @@ impl<H: HostFs> FileServer for Disk<H> {
 }
 
 /// An open file for a client in this process. Reads and writes that would wait are left to messages.
-struct Opened<H> {
-    inner: Arc<Inner<H>>,
-    node: Arc<Node>,
+struct LocalOpenFile<H> {
+    inner: Arc<DiskShared<H>>,
+    node: Arc<DiskFidState>,
     flags: OpenFlags,
 }
 
-impl<H: HostFs> Direct for Opened<H> {
+impl<H: HostFs> Direct for LocalOpenFile<H> {
     fn read(&self, _: Option<&mut Context<'_>>, offset: u64, count: u32) -> Called<Payload> {
-        match self.flags.reads().then(|| self.inner.read(&self.node, offset, count, How::Inline)) {
+        match self.flags.reads().then(|| self.inner.read(&self.node, offset, count, ExecutionMode::Inline)) {
             Some(result) => called(result),
             None => Called::Message,
         }
@@ -274,14 +275,14 @@ impl<H: HostFs> Direct for Opened<H> {
 
     fn write_now(&self, offset: u64, data: &Payload) -> Called<usize> {
         let data = match data {
-            Payload::Bytes(data) => Written::Bytes(data),
-            Payload::Placed(data) => Written::Placed(data),
+            Payload::Bytes(data) => WriteSource::Bytes(data),
+            Payload::Placed(data) => WriteSource::Placed(data),
             Payload::Pieces(_) | Payload::File { .. } => return Called::Message,
         };
         if !self.flags.writes() || self.inner.read_only {
             return Called::Message;
         }
-        let written = self.inner.write(&self.node, offset, data, How::Inline);
+        let written = self.inner.write(&self.node, offset, data, ExecutionMode::Inline);
         called(written.map(|reply| match reply {
             Reply::Wrote(n) => n as usize,
             _ => unreachable!("a write is answered with how much was written"),
@@ -290,22 +291,22 @@ impl<H: HostFs> Direct for Opened<H> {
 
     fn backing(&self) -> Option<Arc<OwnedFd>> {
         match &self.node.kind {
-            Kind::File(file) => file.fd().ok(),
+            DiskFidKind::File(file) => file.fd().ok(),
             _ => None,
         }
     }
 }
 
-fn called<T>(done: Done<T>) -> Called<T> {
+fn called<T>(done: OperationResult<T>) -> Called<T> {
     match done {
-        Err(Fail(error)) if error.errno == Errno::EAGAIN => Called::Message,
+        Err(OperationFailure(error)) if error.errno == Errno::EAGAIN => Called::Message,
         done => Called::Done(done.map_err(|fail| fail.0)),
     }
 }
 
 /// Where an operation runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
+enum ExecutionMode {
     /// On the event loop: it returns EAGAIN instead of waiting. See the module for changes before that.
     Inline,
     /// On a pool thread, which may wait.
@@ -343,8 +344,8 @@ fn changes(op: &Op<'_>) -> bool {
     }
 }
 
-impl<H: HostFs> Inner<H> {
-    fn run(&self, req: &Request, op: Op<'_>, how: How) -> Done<Reply> {
+impl<H: HostFs> DiskShared<H> {
+    fn run(&self, req: &Request, op: Op<'_>, how: ExecutionMode) -> OperationResult<Reply> {
         if self.read_only && changes(&op) {
             return Err(Errno::EROFS.into());
         }
@@ -354,10 +355,10 @@ impl<H: HostFs> Inner<H> {
         if let Op::Attach { aname, .. } = op {
             return self.attach(req.who(), aname);
         }
-        let node = req.node::<Node>()?;
+        let node = req.node::<DiskFidState>()?;
         if let Ok(dent) = node.dent()
             && !self.is_local(dent, how)
-            && how == How::Inline
+            && how == ExecutionMode::Inline
         {
             return Err(Errno::EAGAIN.into());
         }
@@ -366,13 +367,15 @@ impl<H: HostFs> Inner<H> {
             Op::Walk { names } => self.walk(&node, names, how),
             Op::Open { flags } => self.open(&node, flags, how),
             Op::Create { name, make, flags, perm, gid } => {
-                self.create(&node, &New { name, make, other: req.node2().ok(), perm, gid }, flags)
+                self.create(&node, &NewDirEntry { name, make, other: req.node2().ok(), perm, gid }, flags)
             }
-            Op::Make { name, make, perm, gid } => {
-                self.make(&node, &New { name, make, other: req.node2().ok(), perm, gid }).map(Reply::Made)
+            Op::Make { name, make, perm, gid } => self
+                .make(&node, &NewDirEntry { name, make, other: req.node2().ok(), perm, gid })
+                .map(Reply::Made),
+            Op::Rename { name } => self.rename(&node, &*req.node2::<DiskFidState>()?, name),
+            Op::RenameAt { old, new, how } => {
+                self.rename_at(&node, old, &*req.node2::<DiskFidState>()?, new, how)
             }
-            Op::Rename { name } => self.rename(&node, &*req.node2::<Node>()?, name),
-            Op::RenameAt { old, new, how } => self.rename_at(&node, old, &*req.node2::<Node>()?, new, how),
             Op::Unlink { name, dir } => self.unlink(&node, name, dir),
             // Remove clunks the fid in any case, so the read-only check is inside.
             Op::Remove => self.remove(&node),
@@ -382,7 +385,7 @@ impl<H: HostFs> Inner<H> {
             Op::Readdir { cookie } => self.readdir(&node, cookie, req.dir_buf(self.users.clone()), how),
             Op::Read { offset, count } => self.read(&node, offset, count, how).map(Reply::Read),
             Op::Write { offset, data } => {
-                let data = req.placed().map_or(Written::Bytes(data), Written::Placed);
+                let data = req.placed().map_or(WriteSource::Bytes(data), WriteSource::Placed);
                 self.write(&node, offset, data, how)
             }
             Op::Fsync { datasync } => self.fsync(&node, datasync),
@@ -398,12 +401,12 @@ impl<H: HostFs> Inner<H> {
 
     /// Returns whether the file is on a local file system. Inline, an unknown device counts as remote; the pool looks
     /// it up.
-    fn is_local(&self, dent: &Arc<Dent>, how: How) -> bool {
+    fn is_local(&self, dent: &Arc<HostDentry>, how: ExecutionMode) -> bool {
         let known = |devs: &[(u64, bool)]| devs.iter().find(|seen| seen.0 == dent.id.dev).map(|seen| seen.1);
         if let Some(local) = known(&self.devs.read().unwrap_or_else(PoisonError::into_inner)) {
             return local;
         }
-        if how == How::Inline {
+        if how == ExecutionMode::Inline {
             return false;
         }
         let fd = self.tree.handle(&self.host, how, dent);
@@ -418,7 +421,11 @@ impl<H: HostFs> Inner<H> {
 
     /// Takes the client's identity for this thread, if the server is configured so. `gid` is the group for a file
     /// about to be created. It is used if the client is a member, or root.
-    fn become_client<'a>(&'a self, view: &View, gid: u32) -> Done<Option<Guard<'a>>> {
+    fn become_client<'a>(
+        &'a self,
+        view: &AttachView,
+        gid: u32,
+    ) -> OperationResult<Option<CredentialGuard<'a>>> {
         let Some(ident) = &view.ident else { return Ok(None) };
         let mut ident = std::borrow::Cow::Borrowed(ident);
         if gid != NOGID && gid != ident.gid && (ident.uid == 0 || ident.groups.contains(&gid)) {
@@ -427,87 +434,87 @@ impl<H: HostFs> Inner<H> {
         if *ident == self.server {
             return Ok(None);
         }
-        Ok(Some(Guard::enter(&ident, &self.server)?))
+        Ok(Some(CredentialGuard::enter(&ident, &self.server)?))
     }
 
     /// Returns a descriptor of the node's file: the open one if the file is open, else an `O_PATH` one.
-    fn any_fd(&self, node: &Node, how: How) -> Done<Arc<OwnedFd>> {
+    fn any_fd(&self, node: &DiskFidState, how: ExecutionMode) -> OperationResult<Arc<OwnedFd>> {
         match &node.kind {
-            Kind::Path(dent) => Ok(self.tree.handle(&self.host, how, dent)?),
-            Kind::File(file) => file.fd(),
-            Kind::Dir(dir) => Ok(dir.fd.clone()),
-            Kind::Xattr(_) | Kind::NewXattr(_) => Err(Errno::EBADF.into()),
+            DiskFidKind::Path(dent) => Ok(self.tree.handle(&self.host, how, dent)?),
+            DiskFidKind::File(file) => file.fd(),
+            DiskFidKind::Dir(dir) => Ok(dir.fd.clone()),
+            DiskFidKind::Xattr(_) | DiskFidKind::NewXattr(_) => Err(Errno::EBADF.into()),
         }
     }
 }
 
 /// The state behind a fid.
-struct Node {
-    view: Arc<View>,
-    kind: Kind,
+struct DiskFidState {
+    view: Arc<AttachView>,
+    kind: DiskFidKind,
 }
 
 /// State shared by all fids of one attach.
-struct View {
+struct AttachView {
     /// The root of the attach; ".." does not go above it.
-    root: Arc<Dent>,
+    root: Arc<HostDentry>,
     /// `None`: requests have the server's own rights.
-    ident: Option<Ident>,
+    ident: Option<UserCredentials>,
 }
 
-enum Kind {
+enum DiskFidKind {
     /// A walked fid that is not open.
-    Path(Arc<Dent>),
-    File(Box<OpenFile>),
-    Dir(Box<OpenDir>),
+    Path(Arc<HostDentry>),
+    File(Box<OpenHostFile>),
+    Dir(Box<OpenHostDir>),
     /// The value of an extended attribute, or the list of attribute names.
     Xattr(Box<XattrValue>),
-    NewXattr(Box<NewXattr>),
+    NewXattr(Box<XattrWriter>),
 }
 
-impl Node {
+impl DiskFidState {
     /// Returns the file the node refers to; EBADF for attributes.
-    fn dent(&self) -> Done<&Arc<Dent>> {
+    fn dent(&self) -> OperationResult<&Arc<HostDentry>> {
         match &self.kind {
-            Kind::Path(dent) => Ok(dent),
-            Kind::File(file) => Ok(&file.dent),
-            Kind::Dir(dir) => Ok(&dir.dent),
-            Kind::Xattr(_) | Kind::NewXattr(_) => Err(Errno::EBADF.into()),
+            DiskFidKind::Path(dent) => Ok(dent),
+            DiskFidKind::File(file) => Ok(&file.dent),
+            DiskFidKind::Dir(dir) => Ok(&dir.dent),
+            DiskFidKind::Xattr(_) | DiskFidKind::NewXattr(_) => Err(Errno::EBADF.into()),
         }
     }
 
     /// Returns the file's directory and name. EBUSY for the root of the attach, which cannot be moved or removed.
-    fn place(&self) -> Done<(Arc<Dent>, Box<[u8]>)> {
+    fn place(&self) -> OperationResult<(Arc<HostDentry>, Box<[u8]>)> {
         let dent = self.dent()?;
         let place = if Arc::ptr_eq(dent, &self.view.root) { None } else { dent.place() };
         Ok(place.ok_or(Errno::EBUSY)?)
     }
 
     /// Returns another node of the same attach.
-    fn with(&self, kind: Kind) -> Arc<Self> {
+    fn with(&self, kind: DiskFidKind) -> Arc<Self> {
         Arc::new(Self { view: self.view.clone(), kind })
     }
 }
 
 /// The reason an operation failed: the kernel's errno, or an error text of this server.
 #[derive(Debug)]
-struct Fail(Error);
+struct OperationFailure(Error);
 
-type Done<T> = Result<T, Fail>;
+type OperationResult<T> = Result<T, OperationFailure>;
 
-impl From<host::Errno> for Fail {
+impl From<host::Errno> for OperationFailure {
     fn from(error: host::Errno) -> Self {
         Self(Errno(error.raw_os_error().unsigned_abs()).into())
     }
 }
 
-impl From<Errno> for Fail {
+impl From<Errno> for OperationFailure {
     fn from(error: Errno) -> Self {
         Self(error.into())
     }
 }
 
-impl From<Error> for Fail {
+impl From<Error> for OperationFailure {
     fn from(error: Error) -> Self {
         Self(error)
     }

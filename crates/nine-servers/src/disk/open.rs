@@ -12,19 +12,24 @@ use nine_proto::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK};
 use nine_proto::{Errno, Make, NOGID, OpenFlags};
 use rustix::fs::{Mode, OFlags};
 
-use super::change::New;
-use super::dent::{Dent, Identity};
-use super::dirs::OpenDir;
-use super::file::OpenFile;
+use super::change::NewDirEntry;
+use super::dent::{HostDentry, HostFileIdentity};
+use super::dirs::OpenHostDir;
+use super::file::OpenHostFile;
 use super::host::{self, HostFs, Stat};
-use super::{Done, How, Inner, Kind, Node};
+use super::{DiskFidKind, DiskFidState, DiskShared, ExecutionMode, OperationResult};
 
-impl<H: HostFs> Inner<H> {
+impl<H: HostFs> DiskShared<H> {
     /// Opens a fid. Runs inline if the names are cached and the file is not truncated.
-    pub(super) fn open(&self, node: &Node, flags: OpenFlags, how: How) -> Done<Reply> {
-        let Kind::Path(dent) = &node.kind else { return Err(Errno::EBADF.into()) };
+    pub(super) fn open(
+        &self,
+        node: &DiskFidState,
+        flags: OpenFlags,
+        how: ExecutionMode,
+    ) -> OperationResult<Reply> {
+        let DiskFidKind::Path(dent) = &node.kind else { return Err(Errno::EBADF.into()) };
         self.may_open(dent.ty())?;
-        if how == How::Inline && flags.has(OpenFlags::TRUNC) {
+        if how == ExecutionMode::Inline && flags.has(OpenFlags::TRUNC) {
             return Err(Errno::EAGAIN.into());
         }
         if flags.has(OpenFlags::RCLOSE)
@@ -37,7 +42,7 @@ impl<H: HostFs> Inner<H> {
         let path = self.tree.handle(&self.host, how, dent)?;
         let name = dent.place();
         let dir = match (&name, how) {
-            (Some((dir, _)), How::Inline) => Some(self.tree.handle(&self.host, how, dir)?),
+            (Some((dir, _)), ExecutionMode::Inline) => Some(self.tree.handle(&self.host, how, dir)?),
             _ => None,
         };
         let client = self.become_client(&node.view, NOGID)?;
@@ -52,20 +57,20 @@ impl<H: HostFs> Inner<H> {
                 let opened = self.host.open(dir.as_fd(), name, oflags, Mode::empty(), true);
                 opened.map_err(|_| Errno::EAGAIN)?
             }
-            _ if how == How::Inline => return Err(Errno::EAGAIN.into()),
+            _ if how == ExecutionMode::Inline => return Err(Errno::EAGAIN.into()),
             _ => self.open_itself(&path, oflags)?,
         };
         drop(client);
         let st = self.host.stat(fd.as_fd(), b"")?;
-        if how == How::Inline && Identity::of(&st) != dent.id {
+        if how == ExecutionMode::Inline && HostFileIdentity::of(&st) != dent.id {
             // The name may refer to another file by now. The pool opens the file of the dent.
             return Err(Errno::EAGAIN.into());
         }
         Ok(self.opened(node, dent.clone(), fd, flags, &st))
     }
 
-    fn open_itself(&self, path: &OwnedFd, flags: OFlags) -> Done<OwnedFd> {
-        let open = |flags| self.tree.with_room(How::Pool, || self.host.reopen(path.as_fd(), flags));
+    fn open_itself(&self, path: &OwnedFd, flags: OFlags) -> OperationResult<OwnedFd> {
+        let open = |flags| self.tree.with_room(ExecutionMode::Pool, || self.host.reopen(path.as_fd(), flags));
         match open(flags) {
             // Only owners may set O_NOATIME; for others it is dropped.
             Err(host::Errno::PERM) if flags.contains(OFlags::NOATIME) => Ok(open(flags - OFlags::NOATIME)?),
@@ -73,7 +78,7 @@ impl<H: HostFs> Inner<H> {
         }
     }
 
-    fn may_open(&self, ty: u32) -> Done<()> {
+    fn may_open(&self, ty: u32) -> OperationResult<()> {
         match ty {
             S_IFREG | S_IFDIR => Ok(()),
             S_IFLNK => Err(Errno::ELOOP.into()),
@@ -83,33 +88,45 @@ impl<H: HostFs> Inner<H> {
         }
     }
 
-    fn opened(&self, node: &Node, dent: Arc<Dent>, fd: OwnedFd, flags: OpenFlags, st: &Stat) -> Reply {
+    fn opened(
+        &self,
+        node: &DiskFidState,
+        dent: Arc<HostDentry>,
+        fd: OwnedFd,
+        flags: OpenFlags,
+        st: &Stat,
+    ) -> Reply {
         let kind = if dent.is_dir() {
-            Kind::Dir(Box::new(OpenDir::new(dent, fd)))
+            DiskFidKind::Dir(Box::new(OpenHostDir::new(dent, fd)))
         } else {
             let number = self.next_open.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            Kind::File(Box::new(OpenFile::new(dent, fd, number, flags)))
+            DiskFidKind::File(Box::new(OpenHostFile::new(dent, fd, number, flags)))
         };
         Reply::Open { qid: self.qid(st), iounit: 0, node: node.with(kind) }
     }
 
     /// Creates a file and opens it. An existing file is opened only if the client asks for that (CREAT without EXCL,
     /// as Linux clients do), else EEXIST.
-    pub(super) fn create(&self, node: &Node, new: &New<'_>, flags: OpenFlags) -> Done<Reply> {
+    pub(super) fn create(
+        &self,
+        node: &DiskFidState,
+        new: &NewDirEntry<'_>,
+        flags: OpenFlags,
+    ) -> OperationResult<Reply> {
         if new.make != Make::File {
             return self.create_other(node, new, flags);
         }
-        let &New { name, perm, gid, .. } = new;
+        let &NewDirEntry { name, perm, gid, .. } = new;
         super::change::plain(perm.special)?;
-        let Kind::Path(dir) = &node.kind else { return Err(Errno::EBADF.into()) };
-        let dir_fd = self.tree.handle(&self.host, How::Pool, dir)?;
+        let DiskFidKind::Path(dir) = &node.kind else { return Err(Errno::EBADF.into()) };
+        let dir_fd = self.tree.handle(&self.host, ExecutionMode::Pool, dir)?;
         let bits = perm.in_dir(self.host.stat(dir_fd.as_fd(), b"")?.mode, false);
         let client = self.become_client(&node.view, gid)?;
         let oflags = host_flags(flags, false);
         let (fresh, mode) = (oflags | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(bits));
         let open = || self.host.open(dir_fd.as_fd(), name, fresh, mode, false);
         let exclusive = flags.has(OpenFlags::EXCL) || !flags.has(OpenFlags::CREAT);
-        let fd = match self.tree.with_room(How::Pool, open) {
+        let fd = match self.tree.with_room(ExecutionMode::Pool, open) {
             Ok(fd) => {
                 if bits & self.umask_in(dir_fd.as_fd()) != 0 {
                     self.host.chmod(fd.as_fd(), bits)?;
@@ -118,7 +135,7 @@ impl<H: HostFs> Inner<H> {
             }
             Err(host::Errno::EXIST) if !exclusive => {
                 // Opens the file that was checked: meanwhile the name may refer to a device.
-                let there = self.tree.open_path(&self.host, How::Pool, &dir_fd, name)?;
+                let there = self.tree.open_path(&self.host, ExecutionMode::Pool, &dir_fd, name)?;
                 let ty = self.host.stat(there.as_fd(), b"")?.mode & S_IFMT;
                 if ty == S_IFDIR {
                     return Err(Errno::EISDIR.into());
@@ -130,28 +147,33 @@ impl<H: HostFs> Inner<H> {
         };
         drop(client);
         let st = self.host.stat(fd.as_fd(), b"")?;
-        let _still = self.tree.still(How::Pool)?;
-        let dent = self.tree.intern(dir, name, Identity::of(&st));
+        let _still = self.tree.still(ExecutionMode::Pool)?;
+        let dent = self.tree.intern(dir, name, HostFileIdentity::of(&st));
         Ok(self.opened(node, dent, fd, flags, &st))
     }
 
     /// Creates a file other than a regular one and moves the fid to it. Only a directory is also opened; the others
     /// have nothing to read.
-    fn create_other(&self, node: &Node, new: &New<'_>, flags: OpenFlags) -> Done<Reply> {
-        let &New { name, make, .. } = new;
+    fn create_other(
+        &self,
+        node: &DiskFidState,
+        new: &NewDirEntry<'_>,
+        flags: OpenFlags,
+    ) -> OperationResult<Reply> {
+        let &NewDirEntry { name, make, .. } = new;
         if make == Make::Dir && flags.changes() {
             return Err(Errno::EISDIR.into());
         }
         let qid = self.make(node, new)?;
         let dent = {
-            let _still = self.tree.still(How::Pool)?;
+            let _still = self.tree.still(ExecutionMode::Pool)?;
             let dir = node.dent()?;
-            let dir_fd = self.tree.handle_still(&self.host, How::Pool, dir)?;
-            self.tree.step(&self.host, How::Pool, dir, &dir_fd, name)?.0
+            let dir_fd = self.tree.handle_still(&self.host, ExecutionMode::Pool, dir)?;
+            self.tree.step(&self.host, ExecutionMode::Pool, dir, &dir_fd, name)?.0
         };
-        let there = node.with(Kind::Path(dent));
+        let there = node.with(DiskFidKind::Path(dent));
         if make == Make::Dir {
-            self.open(&there, flags, How::Pool)
+            self.open(&there, flags, ExecutionMode::Pool)
         } else {
             Ok(Reply::Open { qid, iounit: 0, node: there })
         }

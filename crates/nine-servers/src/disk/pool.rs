@@ -14,22 +14,22 @@ use std::sync::{Arc, PoisonError};
 use crate::sync::{Builder, Condvar, JoinHandle, Mutex, MutexGuard, current};
 
 /// A job.
-pub(crate) type Job = Box<dyn FnOnce() + Send>;
+pub(crate) type PoolJob = Box<dyn FnOnce() + Send>;
 
 /// See the module.
-pub(crate) struct Pool {
-    shared: Arc<Shared>,
+pub(crate) struct ThreadPool {
+    shared: Arc<ThreadPoolShared>,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct ThreadPoolShared {
+    state: Mutex<ThreadPoolState>,
     work: Condvar,
     most: usize,
 }
 
 #[derive(Default)]
-struct State {
-    queue: Queue,
+struct ThreadPoolState {
+    queue: FairJobQueue,
     threads: Vec<JoinHandle<()>>,
     sleeping: usize,
     /// A thread was woken or started and has not looked at the queue yet.
@@ -39,15 +39,15 @@ struct State {
 
 /// Queued jobs, by client.
 #[derive(Default)]
-struct Queue {
-    jobs: HashMap<u64, VecDeque<Job>>,
+struct FairJobQueue {
+    jobs: HashMap<u64, VecDeque<PoolJob>>,
     /// Clients with queued jobs, the next one first.
     turns: VecDeque<u64>,
     len: usize,
 }
 
-impl Queue {
-    fn push(&mut self, client: u64, job: Job) {
+impl FairJobQueue {
+    fn push(&mut self, client: u64, job: PoolJob) {
         let jobs = self.jobs.entry(client).or_default();
         if jobs.is_empty() {
             self.turns.push_back(client);
@@ -56,7 +56,7 @@ impl Queue {
         self.len += 1;
     }
 
-    fn pop(&mut self) -> Option<Job> {
+    fn pop(&mut self) -> Option<PoolJob> {
         let client = self.turns.pop_front()?;
         let jobs = self.jobs.get_mut(&client).expect("who has a turn has jobs");
         let job = jobs.pop_front().expect("who has a turn has jobs");
@@ -74,10 +74,10 @@ impl Queue {
 /// only very many sessions together reach it. Then the job is returned to the caller and its request fails.
 const QUEUE_MAX: usize = 64 * 1024;
 
-impl Pool {
+impl ThreadPool {
     /// Returns a pool of at most `most` threads. None is started yet.
     pub(crate) fn new(most: usize) -> Self {
-        let shared = Shared { state: Mutex::default(), work: Condvar::new(), most: most.max(1) };
+        let shared = ThreadPoolShared { state: Mutex::default(), work: Condvar::new(), most: most.max(1) };
         Self { shared: Arc::new(shared) }
     }
 
@@ -87,7 +87,7 @@ impl Pool {
     }
 
     /// Queues a client's job. `Err` returns a job if the queue is full, or if not even one thread can be started.
-    pub(crate) fn push(&self, client: u64, job: Job) -> Result<(), Job> {
+    pub(crate) fn push(&self, client: u64, job: PoolJob) -> Result<(), PoolJob> {
         let mut state = self.shared.lock();
         if state.queue.len >= QUEUE_MAX {
             return Err(job);
@@ -102,7 +102,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         let threads = {
             let mut state = self.shared.lock();
@@ -120,13 +120,13 @@ impl Drop for Pool {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ThreadPoolShared {
+    fn lock(&self) -> MutexGuard<'_, ThreadPoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Wakes or starts one thread, unless one is about to look at the queue or all are busy.
-    fn call_one(self: &Arc<Self>, state: &mut State) {
+    fn call_one(self: &Arc<Self>, state: &mut ThreadPoolState) {
         if state.waking {
             return;
         }
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn every_job_runs_before_the_pool_is_gone() {
         let (tx, rx) = mpsc::channel();
-        let pool = Pool::new(3);
+        let pool = ThreadPool::new(3);
         for i in 0..1000 {
             let tx = tx.clone();
             assert!(pool.push(1, Box::new(move || tx.send(i).unwrap())).is_ok());
@@ -193,10 +193,10 @@ mod tests {
 
     #[test]
     fn a_job_that_blocks_does_not_hold_up_the_next() {
-        let pool = Pool::new(2);
+        let pool = ThreadPool::new(2);
         let (unblock, blocked) = mpsc::channel::<()>();
         let (tx, rx) = mpsc::channel();
-        let jobs: [Job; 2] =
+        let jobs: [PoolJob; 2] =
             [Box::new(move || blocked.recv().unwrap()), Box::new(move || tx.send(()).unwrap())];
         for job in jobs {
             assert!(pool.push(1, job).is_ok());
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn clients_take_turns() {
-        let pool = Pool::new(1);
+        let pool = ThreadPool::new(1);
         let (unblock, blocked) = mpsc::channel::<()>();
         let (tx, rx) = mpsc::channel();
         assert!(pool.push(0, Box::new(move || blocked.recv().unwrap())).is_ok());
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_job_that_panics_ends_alone() {
-        let pool = Pool::new(1);
+        let pool = ThreadPool::new(1);
         let (tx, rx) = mpsc::channel();
         assert!(pool.push(1, Box::new(|| panic!("on purpose"))).is_ok());
         assert!(pool.push(1, Box::new(move || tx.send(()).unwrap())).is_ok());
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn threads_start_only_when_needed() {
-        let pool = Pool::new(8);
+        let pool = ThreadPool::new(8);
         assert_eq!(pool.shared.lock().threads.len(), 0);
         let (tx, rx) = mpsc::channel();
         assert!(pool.push(1, Box::new(move || tx.send(()).unwrap())).is_ok());
@@ -253,9 +253,9 @@ mod orders {
 
     /// A gate that opens once.
     #[derive(Clone)]
-    struct Gate(Arc<(Mutex<bool>, Condvar)>);
+    struct OnceGate(Arc<(Mutex<bool>, Condvar)>);
 
-    impl Gate {
+    impl OnceGate {
         fn new() -> Self {
             Self(Arc::new((Mutex::new(false), Condvar::new())))
         }
@@ -273,15 +273,15 @@ mod orders {
         }
     }
 
-    fn push(pool: &Pool, job: impl FnOnce() + Send + 'static) {
+    fn push(pool: &ThreadPool, job: impl FnOnce() + Send + 'static) {
         assert!(pool.push(1, Box::new(job)).is_ok());
     }
 
     #[test]
     fn no_job_lies_while_a_thread_could_take_it_in_any_order() {
         check(|| {
-            let pool = Pool::new(2);
-            let (met, over) = (Gate::new(), Gate::new());
+            let pool = ThreadPool::new(2);
+            let (met, over) = (OnceGate::new(), OnceGate::new());
             push(&pool, || {});
             // Only another thread can end this job's wait.
             let (meet, tell) = (met.clone(), over.clone());
@@ -297,13 +297,13 @@ mod orders {
     #[test]
     fn a_sleeping_thread_is_woken_by_whoever_pushes_in_any_order() {
         check(|| {
-            let pool = Arc::new(Pool::new(1));
-            let ran = [Gate::new(), Gate::new()];
+            let pool = Arc::new(ThreadPool::new(1));
+            let ran = [OnceGate::new(), OnceGate::new()];
             let [tell, mine] = ran.clone();
             let other = pool.clone();
             let pusher = loom::thread::spawn(move || push(&other, move || tell.open()));
             push(&pool, move || mine.open());
-            ran.iter().for_each(Gate::pass);
+            ran.iter().for_each(OnceGate::pass);
             pusher.join().unwrap();
         });
     }
@@ -311,7 +311,7 @@ mod orders {
     #[test]
     fn every_job_runs_before_the_pool_is_gone_in_any_order() {
         check(|| {
-            let pool = Pool::new(2);
+            let pool = ThreadPool::new(2);
             let ran = Arc::new(AtomicUsize::new(0));
             for _ in 0..3 {
                 let ran = ran.clone();

@@ -1,7 +1,7 @@
 //! The only unsafe code in this crate: system calls that rustix does not offer in the form needed here.
 //!
 //! In: borrowed descriptors, slices, plain numbers. Out: results with the kernel's errno. No pointer is kept after a
-//! call returns. [`Guard`] changes the user of a thread; its invariants are stated there.
+//! call returns. [`CredentialGuard`] changes the user of a thread; its invariants are stated there.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -54,41 +54,41 @@ const SYS_CACHESTAT: libc::c_long = 451;
 
 /// A record lock of fcntl(2). `ty` is `F_RDLCK`, `F_WRLCK` or `F_UNLCK`; `len` 0 means up to the end of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Range {
+pub(super) struct LockRange {
     pub(super) ty: i16,
     pub(super) start: i64,
     pub(super) len: i64,
 }
 
 /// Sets or removes a lock of the open file description. Never waits (EAGAIN).
-pub(super) fn ofd_lock(fd: BorrowedFd<'_>, range: Range) -> Result<()> {
+pub(super) fn ofd_lock(fd: BorrowedFd<'_>, range: LockRange) -> Result<()> {
     fcntl_lock(fd, libc::F_OFD_SETLK, range).map(drop)
 }
 
 /// Returns a lock that conflicts with `range`. Its `ty` is `F_UNLCK` if there is none.
-pub(super) fn ofd_getlock(fd: BorrowedFd<'_>, range: Range) -> Result<Range> {
+pub(super) fn ofd_getlock(fd: BorrowedFd<'_>, range: LockRange) -> Result<LockRange> {
     fcntl_lock(fd, libc::F_OFD_GETLK, range)
 }
 
-fn fcntl_lock(fd: BorrowedFd<'_>, command: libc::c_int, range: Range) -> Result<Range> {
+fn fcntl_lock(fd: BorrowedFd<'_>, command: libc::c_int, range: LockRange) -> Result<LockRange> {
     let whence = libc::SEEK_SET as i16;
     let mut lock =
         libc::flock { l_type: range.ty, l_whence: whence, l_start: range.start, l_len: range.len, l_pid: 0 };
     // SAFETY: these two commands take a pointer to a `struct flock`, which lives on.
     done(unsafe { libc::fcntl(fd.as_raw_fd(), command, &mut lock) }.into())?;
-    Ok(Range { ty: lock.l_type, start: lock.l_start, len: lock.l_len })
+    Ok(LockRange { ty: lock.l_type, start: lock.l_start, len: lock.l_len })
 }
 
 /// The user and groups that determine a thread's file permissions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Ident {
+pub(super) struct UserCredentials {
     pub(super) uid: u32,
     pub(super) gid: u32,
     /// Supplementary groups.
     pub(super) groups: Vec<u32>,
 }
 
-impl Ident {
+impl UserCredentials {
     /// Returns the identity of this process.
     pub(super) fn of_process() -> Result<Self> {
         Ok(Self {
@@ -121,9 +121,9 @@ impl Ident {
 
 /// Capabilities of a thread: twice `struct __user_cap_data_struct` (effective, permitted, inheritable).
 #[derive(Clone, Copy)]
-struct Caps([[u32; 3]; 2]);
+struct ThreadCapabilities([[u32; 3]; 2]);
 
-impl Caps {
+impl ThreadCapabilities {
     /// `struct __user_cap_header_struct`: version 3, this thread.
     const HEADER: [u32; 2] = [0x2008_0522, 0];
 
@@ -148,21 +148,21 @@ impl Caps {
 
 /// While it lives, this thread's file operations have another user's rights. It cannot leave the thread.
 #[must_use]
-pub(super) struct Guard<'a> {
-    server: &'a Ident,
+pub(super) struct CredentialGuard<'a> {
+    server: &'a UserCredentials,
     groups: bool,
     /// The server's capabilities, made ineffective while the client is not root. A change of user alone leaves some
     /// in effect (file capabilities, `trusted` attributes, exemption from quotas).
-    caps: Option<Caps>,
+    caps: Option<ThreadCapabilities>,
     thread: PhantomData<*const ()>,
 }
 
-impl<'a> Guard<'a> {
+impl<'a> CredentialGuard<'a> {
     /// Takes the identity of `client`. On failure nothing has changed. `server` is the thread's present identity,
     /// restored on drop.
-    pub(super) fn enter(client: &Ident, server: &'a Ident) -> Result<Self> {
+    pub(super) fn enter(client: &UserCredentials, server: &'a UserCredentials) -> Result<Self> {
         let groups = client.groups != server.groups;
-        let caps = if client.uid == 0 { None } else { Some(Caps::of_thread()?) };
+        let caps = if client.uid == 0 { None } else { Some(ThreadCapabilities::of_thread()?) };
         let guard = Self { server, groups, caps, thread: PhantomData };
         // On failure the guard is dropped, which undoes the changes made so far.
         client.apply(groups)?;
@@ -173,10 +173,10 @@ impl<'a> Guard<'a> {
     }
 }
 
-impl Drop for Guard<'_> {
+impl Drop for CredentialGuard<'_> {
     /// A thread that cannot restore its own identity would serve the next client with this client's rights. So abort.
     fn drop(&mut self) {
-        let caps = self.caps.map_or(Ok(()), Caps::apply);
+        let caps = self.caps.map_or(Ok(()), ThreadCapabilities::apply);
         if caps.and_then(|()| self.server.apply(self.groups)).is_err() {
             tracing::error!("a thread could not get its own user back");
             std::process::abort();
@@ -248,8 +248,8 @@ mod tests {
             not_covered("user mapping needs root");
             return;
         }
-        let server = Ident::of_process().unwrap();
-        let client = Ident { uid: 65534, gid: 65534, groups: vec![7, 9] };
+        let server = UserCredentials::of_process().unwrap();
+        let client = UserCredentials { uid: 65534, gid: 65534, groups: vec![7, 9] };
         let dir = tempfile::tempdir().unwrap();
         let chmod = |path: &std::path::Path, mode| {
             std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
@@ -264,13 +264,13 @@ mod tests {
         std::fs::write(&groups, "x").unwrap();
         std::os::unix::fs::chown(&groups, Some(0), Some(9)).unwrap();
         chmod(&groups, 0o040);
-        let guard = Guard::enter(&client, &server).unwrap();
+        let guard = CredentialGuard::enter(&client, &server).unwrap();
         assert_eq!(std::fs::read(&groups).unwrap(), b"x");
         assert!(std::fs::write(&groups, "y").is_err());
         assert_eq!(rustix::process::getgroups().unwrap().len(), 2);
         assert_eq!(owner_of("theirs"), (65534, 65534));
         drop(guard);
-        assert_eq!(Ident::of_process().unwrap(), server);
+        assert_eq!(UserCredentials::of_process().unwrap(), server);
         assert_eq!(owner_of("ours"), (server.uid, server.gid));
     }
 
@@ -280,11 +280,11 @@ mod tests {
             not_covered("user mapping needs root");
             return;
         }
-        let server = Ident::of_process().unwrap();
+        let server = UserCredentials::of_process().unwrap();
         // An id that no user can have.
-        let impossible = Ident { uid: u32::MAX, gid: 65534, groups: vec![] };
-        assert!(Guard::enter(&impossible, &server).is_err());
-        assert_eq!(Ident::of_process().unwrap(), server);
+        let impossible = UserCredentials { uid: u32::MAX, gid: 65534, groups: vec![] };
+        assert!(CredentialGuard::enter(&impossible, &server).is_err());
+        assert_eq!(UserCredentials::of_process().unwrap(), server);
     }
 
     #[test]

@@ -12,8 +12,8 @@ use std::time::SystemTime;
 use nine_proto::{Names, Numeric};
 
 /// See the module.
-pub(super) struct Users {
-    tables: RwLock<[Table; 2]>,
+pub(super) struct UserDatabase {
+    tables: RwLock<[UserNameTable; 2]>,
 }
 
 const FILES: [&str; 2] = ["/etc/passwd", "/etc/group"];
@@ -21,34 +21,34 @@ const FILES: [&str; 2] = ["/etc/passwd", "/etc/group"];
 const FILE_MAX: u64 = 16 << 20;
 
 #[derive(Default)]
-struct Table {
+struct UserNameTable {
     read: Option<SystemTime>,
     names: HashMap<u32, Box<str>>,
     ids: HashMap<Box<[u8]>, u32>,
 }
 
-impl Users {
+impl UserDatabase {
     /// Reads the files. Waits for the disk.
     pub(super) fn load() -> Self {
-        Self { tables: RwLock::new(FILES.map(|path| Table::read(path.as_ref()))) }
+        Self { tables: RwLock::new(FILES.map(|path| UserNameTable::read(path.as_ref()))) }
     }
 
     /// Reads the files again if they have changed. Waits for the disk.
     pub(super) fn refresh(&self) {
         for (i, path) in FILES.iter().enumerate() {
             if changed(path.as_ref()) != self.tables()[i].read {
-                let table = Table::read(path.as_ref());
+                let table = UserNameTable::read(path.as_ref());
                 self.tables.write().unwrap_or_else(PoisonError::into_inner)[i] = table;
             }
         }
     }
 
-    fn tables(&self) -> RwLockReadGuard<'_, [Table; 2]> {
+    fn tables(&self) -> RwLockReadGuard<'_, [UserNameTable; 2]> {
         self.tables.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Names for Users {
+impl Names for UserDatabase {
     fn user(&self, uid: u32) -> String {
         self.tables()[0].names.get(&uid).map_or_else(|| Numeric.user(uid), |name| name.to_string())
     }
@@ -66,7 +66,7 @@ impl Names for Users {
     }
 }
 
-impl Table {
+impl UserNameTable {
     fn read(path: &Path) -> Self {
         let mut table = Self { read: changed(path), ..Self::default() };
         let small = fs::metadata(path).is_ok_and(|meta| meta.len() <= FILE_MAX);
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn known_users_have_names_and_others_numbers() {
-        let users = Users::load();
+        let users = UserDatabase::load();
         assert_eq!((users.user(0).as_str(), users.group(0).as_str()), ("root", "root"));
         assert_eq!((users.uid(b"root"), users.gid(b"root")), (Some(0), Some(0)));
         assert_eq!(users.user(4_000_000), "4000000");

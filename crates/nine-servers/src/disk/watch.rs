@@ -31,11 +31,11 @@ use super::REMOTE;
 /// kernel's own limit is fs.inotify.max_user_watches.
 const WATCHES_MAX: usize = 1 << 16;
 /// The watcher continues without readers for this long, at most twice as long.
-const LINGER: Duration = Duration::from_secs(60);
+const IDLE_WATCH_TIMEOUT: Duration = Duration::from_secs(60);
 /// How late the second half of a rename may be. The kernel reports both in one call.
-const HALF: Duration = Duration::from_millis(10);
+const RENAME_HALF_TIMEOUT: Duration = Duration::from_millis(10);
 /// Bytes of events in one read.
-const EVENTS: usize = 64 << 10;
+const EVENTS_READ_LEN: usize = 64 << 10;
 
 /// Returns the changes of the directory behind `root`. It is watched while there are readers.
 pub(super) fn changes(root: Arc<OwnedFd>) -> Arc<Changes> {
@@ -44,7 +44,7 @@ pub(super) fn changes(root: Arc<OwnedFd>) -> Arc<Changes> {
     Changes::watched(move |changes| {
         let begun = pipe_with(PipeFlags::CLOEXEC).and_then(|(end, held)| {
             *alive.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
-            let watcher = Watcher::new(root.clone(), end, Arc::downgrade(changes))?;
+            let watcher = TreeWatcher::new(root.clone(), end, Arc::downgrade(changes))?;
             let thread = thread::Builder::new().name("changes".into());
             thread.spawn(move || watcher.run()).map_err(|_| Errno::AGAIN).map(drop)
         });
@@ -57,19 +57,19 @@ pub(super) fn changes(root: Arc<OwnedFd>) -> Arc<Changes> {
 }
 
 /// The result of a wait for events.
-enum Waited {
+enum EventWaitResult {
     Events,
     Nothing,
     End,
 }
 
-struct Watcher {
+struct TreeWatcher {
     root: Arc<OwnedFd>,
     /// Hangs up when the watcher must end.
     end: OwnedFd,
     changes: Weak<Changes>,
     inotify: OwnedFd,
-    dirs: HashMap<i32, Dir>,
+    dirs: HashMap<i32, WatchedDir>,
     /// The root's watch.
     top: i32,
     /// The first half of a rename: its cookie, directory and name, and whether it is a directory.
@@ -80,14 +80,14 @@ struct Watcher {
 }
 
 /// A watched directory.
-struct Dir {
+struct WatchedDir {
     /// The root is its own parent.
     parent: i32,
     name: Box<[u8]>,
     below: HashMap<Box<[u8]>, i32>,
 }
 
-impl Watcher {
+impl TreeWatcher {
     fn new(root: Arc<OwnedFd>, end: OwnedFd, changes: Weak<Changes>) -> rustix::io::Result<Self> {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         let (dirs, found) = Default::default();
@@ -101,7 +101,7 @@ impl Watcher {
         changes.ready();
         drop(changes);
         let mut idle = false;
-        let mut buf = vec![MaybeUninit::uninit(); EVENTS];
+        let mut buf = vec![MaybeUninit::uninit(); EVENTS_READ_LEN];
         loop {
             let more = self.read(&mut buf);
             let Some(changes) = self.changes.upgrade().filter(|changes| changes.is_on()) else { return };
@@ -111,12 +111,12 @@ impl Watcher {
             }
             let was_idle = std::mem::replace(&mut idle, changes.readers() == 0);
             drop(changes);
-            let most = if self.half.is_some() { HALF } else { LINGER };
+            let most = if self.half.is_some() { RENAME_HALF_TIMEOUT } else { IDLE_WATCH_TIMEOUT };
             match self.wait(most) {
-                Waited::Events => {}
-                Waited::End => return,
-                Waited::Nothing => {
-                    let ends = most == LINGER && idle && was_idle;
+                EventWaitResult::Events => {}
+                EventWaitResult::End => return,
+                EventWaitResult::Nothing => {
+                    let ends = most == IDLE_WATCH_TIMEOUT && idle && was_idle;
                     if ends && self.changes.upgrade().is_none_or(|changes| changes.end()) {
                         return;
                     }
@@ -127,14 +127,14 @@ impl Watcher {
     }
 
     /// Waits for events, or for the end.
-    fn wait(&self, most: Duration) -> Waited {
+    fn wait(&self, most: Duration) -> EventWaitResult {
         let limit = Timespec::try_from(most).ok();
         let (events, end) = (PollFlags::IN, PollFlags::empty());
         let mut fds = [PollFd::new(&self.inotify, events), PollFd::new(&self.end, end)];
         match poll(&mut fds, limit.as_ref()) {
-            Ok(n) if n > 0 && !fds[1].revents().is_empty() => Waited::End,
-            Ok(n) if n > 0 => Waited::Events,
-            _ => Waited::Nothing,
+            Ok(n) if n > 0 && !fds[1].revents().is_empty() => EventWaitResult::End,
+            Ok(n) if n > 0 => EventWaitResult::Events,
+            _ => EventWaitResult::Nothing,
         }
     }
 
@@ -354,7 +354,7 @@ impl Watcher {
             self.put(wd, parent, name);
             return None;
         }
-        self.dirs.insert(wd, Dir { parent, name: name.into(), below: HashMap::new() });
+        self.dirs.insert(wd, WatchedDir { parent, name: name.into(), below: HashMap::new() });
         if at.is_some() {
             self.put(wd, parent, name);
         }
@@ -448,17 +448,17 @@ mod tests {
     }
 
     /// Returns a watcher of a directory. `told` returns its reports once no events are left.
-    fn watcher(top: &std::path::Path) -> Watcher {
+    fn watcher(top: &std::path::Path) -> TreeWatcher {
         let root = rustix::fs::open(top, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
         let (end, _) = pipe_with(PipeFlags::CLOEXEC).unwrap();
-        let mut watcher = Watcher::new(Arc::new(root), end, Weak::new()).unwrap();
+        let mut watcher = TreeWatcher::new(Arc::new(root), end, Weak::new()).unwrap();
         watcher.begin();
         assert_eq!(watcher.told, []);
         watcher
     }
 
-    fn told(watcher: &mut Watcher) -> Vec<Change> {
-        let mut buf = vec![MaybeUninit::uninit(); EVENTS];
+    fn told(watcher: &mut TreeWatcher) -> Vec<Change> {
+        let mut buf = vec![MaybeUninit::uninit(); EVENTS_READ_LEN];
         while watcher.read(&mut buf) {}
         watcher.half_only();
         std::mem::take(&mut watcher.told)
@@ -520,7 +520,7 @@ mod tests {
         let top = tempfile::tempdir().unwrap();
         let mut watcher = watcher(top.path());
         for wd in 1000..1000 + WATCHES_MAX as i32 {
-            watcher.dirs.insert(wd, Dir { parent: wd, name: Box::default(), below: HashMap::new() });
+            watcher.dirs.insert(wd, WatchedDir { parent: wd, name: Box::default(), below: HashMap::new() });
         }
         std::fs::create_dir_all(top.path().join("a/b")).unwrap();
         assert_eq!(told(&mut watcher), [Change::Blind(path("/a")), Change::Create(path("/a"))]);

@@ -12,19 +12,24 @@ use nine_io::server::xattr::{XATTR_REPLACE, XATTR_SIZE_MAX, XattrInput, XattrVal
 use nine_io::server::{Reply, Request};
 use nine_proto::NOGID;
 
-use super::dent::Dent;
+use super::dent::HostDentry;
 use super::host::{self, HostFs};
-use super::{Done, How, Inner, Kind, Node};
+use super::{DiskFidKind, DiskFidState, DiskShared, ExecutionMode, OperationResult};
 
 /// An attribute value being written.
-pub(super) struct NewXattr {
-    dent: Arc<Dent>,
+pub(super) struct XattrWriter {
+    dent: Arc<HostDentry>,
     pub(super) input: XattrInput,
 }
 
-impl<H: HostFs> Inner<H> {
-    pub(super) fn xattr_walk(&self, node: &Node, req: &Request, name: &[u8]) -> Done<Reply> {
-        let fd = self.any_fd(node, How::Pool)?;
+impl<H: HostFs> DiskShared<H> {
+    pub(super) fn xattr_walk(
+        &self,
+        node: &DiskFidState,
+        req: &Request,
+        name: &[u8],
+    ) -> OperationResult<Reply> {
+        let fd = self.any_fd(node, ExecutionMode::Pool)?;
         let _client = self.become_client(&node.view, NOGID)?;
         let mut value = vec![0; XATTR_SIZE_MAX];
         let n = match name {
@@ -34,27 +39,27 @@ impl<H: HostFs> Inner<H> {
         value.truncate(n);
         value.shrink_to_fit();
         let xattr = XattrValue::new(value.into(), req, &self.xattr_limit)?;
-        Ok(Reply::Xattr { size: n as u64, node: node.with(Kind::Xattr(Box::new(xattr))) })
+        Ok(Reply::Xattr { size: n as u64, node: node.with(DiskFidKind::Xattr(Box::new(xattr))) })
     }
 
     pub(super) fn xattr_create(
         &self,
-        node: &Node,
+        node: &DiskFidState,
         req: &Request,
         name: &[u8],
         size: u64,
         flags: u32,
-    ) -> Done<Reply> {
+    ) -> OperationResult<Reply> {
         let input = XattrInput::new(name, size, flags, req, &self.xattr_limit)?;
         let dent = node.dent()?.clone();
-        let new = NewXattr { dent, input };
-        Ok(Reply::Moved(node.with(Kind::NewXattr(Box::new(new)))))
+        let new = XattrWriter { dent, input };
+        Ok(Reply::Moved(node.with(DiskFidKind::NewXattr(Box::new(new)))))
     }
 
     /// Stores the value at the clunk. An incomplete value changes nothing.
-    pub(super) fn store_xattr(&self, node: &Node, new: &NewXattr) -> Done<()> {
+    pub(super) fn store_xattr(&self, node: &DiskFidState, new: &XattrWriter) -> OperationResult<()> {
         let value = new.input.value()?;
-        let fd = self.tree.handle(&self.host, How::Pool, &new.dent)?;
+        let fd = self.tree.handle(&self.host, ExecutionMode::Pool, &new.dent)?;
         let _client = self.become_client(&node.view, NOGID)?;
         // A Linux client sends removexattr(2) as an empty value with XATTR_REPLACE.
         let result = match (value.len(), new.input.flags()) {

@@ -9,15 +9,15 @@ use std::os::unix::fs::FileExt;
 /// The maximum size of an image, in bytes.
 pub const MOST: u64 = 64 << 20;
 /// The highest address up to which an image may be loaded.
-const TOP: u64 = 1 << 30;
+const LOAD_ADDRESS_MAX: u64 = 1 << 30;
 /// The maximum number of segments examined, and of bytes of notes.
-const SEGMENTS: u16 = 64;
-const NOTES: u64 = 64 << 10;
+const SEGMENTS_MAX: u16 = 64;
+const NOTES_LEN_MAX: u64 = 64 << 10;
 
-const HEAD: usize = 64;
-const SEGMENT: usize = 56;
-const LOAD: u32 = 1;
-const NOTE: u32 = 4;
+const ELF_HEADER_LEN: usize = 64;
+const PROGRAM_HEADER_LEN: usize = 56;
+const PT_LOAD: u32 = 1;
+const PT_NOTE: u32 = 4;
 /// The owner and type of the note: PHYS32_ENTRY.
 const OWNER: &[u8] = b"Xen\0";
 const ENTRY: u32 = 18;
@@ -25,8 +25,8 @@ const ENTRY: u32 = 18;
 /// Returns the end of the memory that an image itself needs, in bytes. `None`: the file is not an image. An error of
 /// kind `InvalidData`: it is an image, but no machine can run it.
 pub fn image_end(file: &impl FileExt, len: u64) -> io::Result<Option<u64>> {
-    let mut head = [0; HEAD];
-    if len < HEAD as u64 {
+    let mut head = [0; ELF_HEADER_LEN];
+    if len < ELF_HEADER_LEN as u64 {
         return Ok(None);
     }
     file.read_exact_at(&mut head, 0)?;
@@ -34,16 +34,18 @@ pub fn image_end(file: &impl FileExt, len: u64) -> io::Result<Option<u64>> {
     if head[..6] != *b"\x7fELF\x02\x01" || half(&head, 18) != 62 {
         return Ok(None);
     }
-    let (at, size, count) = (long(&head, 32), half(&head, 54), half(&head, 56).min(SEGMENTS));
-    if usize::from(size) != SEGMENT || range(at, SEGMENT as u64 * u64::from(count), len).is_none() {
+    let (at, size, count) = (long(&head, 32), half(&head, 54), half(&head, 56).min(SEGMENTS_MAX));
+    if usize::from(size) != PROGRAM_HEADER_LEN
+        || range(at, PROGRAM_HEADER_LEN as u64 * u64::from(count), len).is_none()
+    {
         return Ok(None);
     }
-    let mut segments = vec![0; SEGMENT * usize::from(count)];
+    let mut segments = vec![0; PROGRAM_HEADER_LEN * usize::from(count)];
     file.read_exact_at(&mut segments, at)?;
-    let segments = || segments.chunks_exact(SEGMENT);
+    let segments = || segments.chunks_exact(PROGRAM_HEADER_LEN);
     let mut is_one = false;
-    for note in segments().filter(|segment| word(segment, 0) == NOTE) {
-        let Some(range) = range(long(note, 8), long(note, 32).min(NOTES), len) else { continue };
+    for note in segments().filter(|segment| word(segment, 0) == PT_NOTE) {
+        let Some(range) = range(long(note, 8), long(note, 32).min(NOTES_LEN_MAX), len) else { continue };
         let mut notes = vec![0; (range.end - range.start) as usize];
         file.read_exact_at(&mut notes, range.start)?;
         is_one |= has_entry(&notes);
@@ -56,9 +58,9 @@ pub fn image_end(file: &impl FileExt, len: u64) -> io::Result<Option<u64>> {
         return bad("the image is larger than 64 MiB");
     }
     let mut highest = 0;
-    for load in segments().filter(|segment| word(segment, 0) == LOAD) {
+    for load in segments().filter(|segment| word(segment, 0) == PT_LOAD) {
         match long(load, 24).checked_add(long(load, 40)) {
-            Some(end @ ..=TOP) => highest = highest.max(end),
+            Some(end @ ..=LOAD_ADDRESS_MAX) => highest = highest.max(end),
             _ => return bad("the image wants to be loaded above 1 GiB"),
         }
         if range(long(load, 8), long(load, 32), len).is_none() {
@@ -105,9 +107,9 @@ pub(super) mod tests {
     use super::*;
 
     /// A file with these bytes.
-    struct Bytes<'a>(&'a [u8]);
+    struct BytesFile<'a>(&'a [u8]);
 
-    impl FileExt for Bytes<'_> {
+    impl FileExt for BytesFile<'_> {
         fn read_at(&self, mut buf: &mut [u8], offset: u64) -> io::Result<usize> {
             let from = usize::try_from(offset).unwrap().min(self.0.len());
             io::Write::write(&mut buf, &self.0[from..])
@@ -119,21 +121,21 @@ pub(super) mod tests {
     }
 
     fn judged(bytes: &[u8]) -> Option<Option<u64>> {
-        image_end(&Bytes(bytes), bytes.len() as u64).ok()
+        image_end(&BytesFile(bytes), bytes.len() as u64).ok()
     }
 
     /// An image with one byte of code, to be loaded at `to`.
     pub(in super::super) fn image(to: u64) -> Vec<u8> {
-        let mut bytes = vec![0; HEAD + 2 * SEGMENT];
+        let mut bytes = vec![0; ELF_HEADER_LEN + 2 * PROGRAM_HEADER_LEN];
         let mut put = |at: usize, what: &[u8]| bytes[at..at + what.len()].copy_from_slice(what);
         put(0, b"\x7fELF\x02\x01");
         put(18, &62u16.to_le_bytes());
-        put(32, &(HEAD as u64).to_le_bytes());
-        put(54, &(SEGMENT as u16).to_le_bytes());
+        put(32, &(ELF_HEADER_LEN as u64).to_le_bytes());
+        put(54, &(PROGRAM_HEADER_LEN as u16).to_le_bytes());
         put(56, &2u16.to_le_bytes());
-        let end = (HEAD + 2 * SEGMENT) as u64;
-        for (n, kind, at, len, to) in [(0, LOAD, end + 20, 1u64, to), (1, NOTE, end, 20, 0)] {
-            let segment = HEAD + n * SEGMENT;
+        let end = (ELF_HEADER_LEN + 2 * PROGRAM_HEADER_LEN) as u64;
+        for (n, kind, at, len, to) in [(0, PT_LOAD, end + 20, 1u64, to), (1, PT_NOTE, end, 20, 0)] {
+            let segment = ELF_HEADER_LEN + n * PROGRAM_HEADER_LEN;
             put(segment, &kind.to_le_bytes());
             put(segment + 8, &at.to_le_bytes());
             put(segment + 24, &to.to_le_bytes());
@@ -153,10 +155,10 @@ pub(super) mod tests {
         assert_eq!(judged(&whole), Some(Some((1 << 20) + 1)));
         // Memory beyond the file's data counts too.
         let mut larger = whole.clone();
-        larger[HEAD + 40 + 3] = 2;
+        larger[ELF_HEADER_LEN + 40 + 3] = 2;
         assert_eq!(judged(&larger), Some(Some((1 << 20) + (2 << 24) + 1)));
         let mut other = whole.clone();
-        let note = HEAD + 2 * SEGMENT + 8;
+        let note = ELF_HEADER_LEN + 2 * PROGRAM_HEADER_LEN + 8;
         other[note] = 17;
         assert_eq!(judged(&other), Some(None));
         for program in
@@ -174,7 +176,7 @@ pub(super) mod tests {
         assert_eq!(judged(&image(u64::MAX)), None);
         let whole = image(1 << 20);
         assert_eq!(judged(&whole[..whole.len() - 1]), None);
-        assert!(image_end(&Bytes(&whole), MOST + 1).is_err());
+        assert!(image_end(&BytesFile(&whole), MOST + 1).is_err());
     }
 
     #[test]

@@ -32,7 +32,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 pub use image::image_end;
 pub use own::{Own, Stdio};
 pub use qemu::{Accel, Computer, MEMORY, QEMU, found};
-use told::Told;
+use told::OnceSignal;
 
 /// The channel of a partition's name space.
 pub const ROOT: &str = "root";
@@ -41,15 +41,15 @@ pub const SELF: &str = "self";
 const SELF_LINES: u32 = 256;
 const SELF_PAGES: u32 = 128;
 /// How long a machine may run on after it has written its exit status.
-const FAREWELL: Duration = Duration::from_secs(2);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an image may take to join its channel before the next accelerator is tried, and how often that is
 /// checked.
-const ARRIVAL: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(5);
+const GUEST_JOIN_TIMEOUT: Duration = Duration::from_secs(10);
+const JOIN_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 /// QEMU's message when it has stopped a machine that cannot continue, and waits for a debugger.
 const STOPPED: &[u8] = b"KVM internal error";
 /// The bytes of QEMU's output that are buffered until it is known whether they matter.
-const KEPT: usize = 16 << 10;
+const OUTPUT_BUFFER_MAX: usize = 16 << 10;
 
 /// The configuration of a machine to be started.
 pub struct Machine {
@@ -73,9 +73,9 @@ pub struct Running {
     pub accel: Accel,
     pid: OwnedFd,
     own: Arc<Own>,
-    ended: Arc<Told<ExitStatus>>,
+    ended: Arc<OnceSignal<ExitStatus>>,
     watches: Vec<Watch>,
-    words: Arc<Words>,
+    words: Arc<OutputFilter>,
 }
 
 impl Machine {
@@ -103,8 +103,11 @@ impl Machine {
             }
             let running = self.begin(env, accel, &command)?;
             let begun = env.now();
-            while !running.has_joined() && running.ended.get().is_none() && env.now() < begun + ARRIVAL {
-                env.sleep_until(env.now() + LOOK).await;
+            while !running.has_joined()
+                && running.ended.get().is_none()
+                && env.now() < begun + GUEST_JOIN_TIMEOUT
+            {
+                env.sleep_until(env.now() + JOIN_CHECK_INTERVAL).await;
             }
             if running.has_joined() || self.own.status().is_some() {
                 running.words.pass();
@@ -149,8 +152,8 @@ impl Machine {
         // QEMU has its descriptors now. Ours are closed.
         drop((command, slot, last));
         let pid = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
-        let ended = Arc::<Told<ExitStatus>>::default();
-        let (words, heard) = Words::read(words, self.words.try_clone()?, pid.try_clone()?)?;
+        let ended = Arc::<OnceSignal<ExitStatus>>::default();
+        let (words, heard) = OutputFilter::read(words, self.words.try_clone()?, pid.try_clone()?)?;
         let tell = ended.clone();
         thread::Builder::new().name("machine".into()).spawn(move || {
             let status = child.wait().unwrap_or_default();
@@ -174,7 +177,7 @@ impl Running {
         let mut gone = pin!(self.ended.heard());
         let mut farewell = pin!(async {
             self.own.exited().await;
-            env.sleep_until(env.now() + FAREWELL).await;
+            env.sleep_until(env.now() + EXIT_TIMEOUT).await;
             self.kill();
             pending::<()>().await;
         });
@@ -206,18 +209,18 @@ fn kill(pid: &OwnedFd) {
 }
 
 /// QEMU's output: buffered until it is known to matter, then passed on.
-struct Words {
-    state: Mutex<Said>,
+struct OutputFilter {
+    state: Mutex<OutputFilterState>,
     out: File,
 }
 
 #[derive(Default)]
-struct Said {
+struct OutputFilterState {
     kept: Vec<u8>,
     matter: bool,
 }
 
-impl Words {
+impl OutputFilter {
     /// Starts a thread that reads QEMU's output. It kills QEMU, `pid`, when the output reports that the machine has
     /// stopped.
     fn read(
@@ -232,7 +235,7 @@ impl Words {
             loop {
                 let came = from.read(&mut buf).unwrap_or(0);
                 let mut state = of.state();
-                let room = KEPT - state.kept.len().min(KEPT);
+                let room = OUTPUT_BUFFER_MAX - state.kept.len().min(OUTPUT_BUFFER_MAX);
                 state.kept.extend_from_slice(&buf[..came.min(room)]);
                 let kept = if state.matter { std::mem::take(&mut state.kept) } else { Vec::new() };
                 drop(state);
@@ -248,7 +251,7 @@ impl Words {
         Ok((words, thread))
     }
 
-    fn state(&self) -> MutexGuard<'_, Said> {
+    fn state(&self) -> MutexGuard<'_, OutputFilterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

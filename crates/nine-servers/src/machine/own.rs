@@ -23,10 +23,10 @@ use nine_io::synth::{Ask, Dir, File, Handle, Tree};
 use nine_net::Clock;
 use nine_proto::{Errno, Error, Op, Result};
 
-use super::told::Told;
+use super::told::OnceSignal;
 
 /// The maximum number of bytes read from the host at once.
-const PIECE: usize = 64 << 10;
+const HOST_READ_MAX: usize = 64 << 10;
 
 /// The three standard files of a partition on the host.
 #[derive(Debug)]
@@ -44,8 +44,8 @@ pub struct Stdio {
 /// The number of waiting requests is bounded by the limits of its one connection.
 pub struct Own {
     tree: Tree,
-    streams: Vec<Arc<Stream>>,
-    exit: Arc<Told<u8>>,
+    streams: Vec<Arc<StdioStream>>,
+    exit: Arc<OnceSignal<u8>>,
 }
 
 impl Own {
@@ -59,14 +59,14 @@ impl Own {
         let env: String = env.iter().map(|variable| quote(variable) + "\n").collect();
         let wall = clock.wall();
         let Stdio { stdin, stdout, stderr } = stdio;
-        let stdin = Stream::start("stdin", stdin, Stream::reads)?;
-        let stdout = Stream::start("stdout", stdout, Stream::writes)?;
-        let stderr = Stream::start("stderr", stderr, Stream::writes)?;
-        let exit = Arc::<Told<u8>>::default();
-        let (status, time) = (exit.clone(), Arc::new(Time(clock)));
-        let stream = |stream: &Arc<Stream>, mode| {
+        let stdin = StdioStream::start("stdin", stdin, StdioStream::reads)?;
+        let stdout = StdioStream::start("stdout", stdout, StdioStream::writes)?;
+        let stderr = StdioStream::start("stderr", stderr, StdioStream::writes)?;
+        let exit = Arc::<OnceSignal<u8>>::default();
+        let (status, time) = (exit.clone(), Arc::new(ClockFile(clock)));
+        let stream = |stream: &Arc<StdioStream>, mode| {
             let stream = stream.clone();
-            File::opened(move |_, _| Ok(Box::new(End(stream.clone())))).mode(mode).event()
+            File::opened(move |_, _| Ok(Box::new(OpenStdioFile(stream.clone())))).mode(mode).event()
         };
         let root = Dir::new()
             .file("argv", File::text(move |_| argv.clone()))
@@ -74,8 +74,11 @@ impl Own {
             .file("stdin", stream(&stdin, 0o400))
             .file("stdout", stream(&stdout, 0o200))
             .file("stderr", stream(&stderr, 0o200))
-            .file("exit", File::opened(move |_, _| Ok(Box::new(Status(status.clone())))).mode(0o200).event())
-            .file("clock", File::opened(move |_, _| Ok(Box::new(Clocked(time.clone())))).mode(0o444));
+            .file(
+                "exit",
+                File::opened(move |_, _| Ok(Box::new(OpenExitFile(status.clone())))).mode(0o200).event(),
+            )
+            .file("clock", File::opened(move |_, _| Ok(Box::new(OpenClockFile(time.clone())))).mode(0o444));
         // The channel has no other clients.
         let tree = Tree::new(root, wall).owned_by(|_, _| true);
         Ok(Self { tree, streams: vec![stdin, stdout, stderr], exit })
@@ -117,13 +120,13 @@ impl Drop for Own {
 
 /// A standard file and the requests waiting for it.
 #[derive(Default)]
-struct Stream {
-    state: Mutex<Waiting>,
+struct StdioStream {
+    state: Mutex<StdioState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct StdioState {
     asks: VecDeque<Ask>,
     /// Bytes read that no request has taken yet.
     have: Bytes,
@@ -132,7 +135,7 @@ struct Waiting {
     closed: bool,
 }
 
-impl Stream {
+impl StdioStream {
     fn start(name: &str, file: OwnedFd, work: fn(&Self, HostFile)) -> io::Result<Arc<Self>> {
         let stream = Arc::new(Self::default());
         let of = stream.clone();
@@ -140,26 +143,26 @@ impl Stream {
         Ok(stream)
     }
 
-    fn state(&self) -> MutexGuard<'_, Waiting> {
+    fn state(&self) -> MutexGuard<'_, StdioState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for a request. `None`: the file server is dropped.
-    fn wanted(&self) -> Option<MutexGuard<'_, Waiting>> {
+    fn wanted(&self) -> Option<MutexGuard<'_, StdioState>> {
         let state = self.state();
-        let idle = |state: &mut Waiting| state.asks.is_empty() && !state.closed;
+        let idle = |state: &mut StdioState| state.asks.is_empty() && !state.closed;
         let state = self.changed.wait_while(state, idle).unwrap_or_else(PoisonError::into_inner);
         (!state.closed).then_some(state)
     }
 
     /// The thread of a file that is read.
     fn reads(&self, mut file: HostFile) {
-        let mut buf = vec![0; PIECE];
+        let mut buf = vec![0; HOST_READ_MAX];
         while let Some(state) = self.wanted() {
             if state.over.is_some() {
                 return;
             }
-            let most = state.asks.front().map_or(0, |ask| ask.count as usize).min(PIECE);
+            let most = state.asks.front().map_or(0, |ask| ask.count as usize).min(HOST_READ_MAX);
             drop(state);
             let came = file.read(&mut buf[..most]);
             let mut state = self.state();
@@ -195,7 +198,7 @@ impl Stream {
     }
 }
 
-impl Waiting {
+impl StdioState {
     /// Returns the reads that can be answered now.
     fn ready(&mut self) -> Vec<(Ask, Result<Bytes>)> {
         let mut ready = Vec::new();
@@ -223,9 +226,9 @@ fn errno(error: &io::Error) -> Errno {
 }
 
 /// An open standard file.
-struct End(Arc<Stream>);
+struct OpenStdioFile(Arc<StdioStream>);
 
-impl Handle for End {
+impl Handle for OpenStdioFile {
     fn read(&self, ask: Ask) {
         if ask.count == 0 {
             return ask.give(Bytes::new());
@@ -248,9 +251,9 @@ impl Handle for End {
 }
 
 /// An open `exit`.
-struct Status(Arc<Told<u8>>);
+struct OpenExitFile(Arc<OnceSignal<u8>>);
 
-impl Handle for Status {
+impl Handle for OpenExitFile {
     fn write(&self, ask: Ask) {
         let Ok(status) = ask.text().unwrap_or_default().trim().parse() else {
             return ask.fail(Error::new(Errno::EINVAL, "a status is a number from 0 to 255"));
@@ -260,12 +263,12 @@ impl Handle for Status {
     }
 }
 
-struct Time(Arc<dyn Clock>);
+struct ClockFile(Arc<dyn Clock>);
 
 /// An open `clock`.
-struct Clocked(Arc<Time>);
+struct OpenClockFile(Arc<ClockFile>);
 
-impl Handle for Clocked {
+impl Handle for OpenClockFile {
     fn now(&self, request: &Request) -> Option<Result<Reply>> {
         let Op::Read { offset, .. } = request.op() else { return None };
         if offset > 0 {

@@ -4,15 +4,15 @@ use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-pub(super) struct Told<T>(Mutex<(Option<T>, Option<Waker>)>);
+pub(super) struct OnceSignal<T>(Mutex<(Option<T>, Option<Waker>)>);
 
-impl<T> Default for Told<T> {
+impl<T> Default for OnceSignal<T> {
     fn default() -> Self {
         Self(Mutex::new((None, None)))
     }
 }
 
-impl<T: Copy> Told<T> {
+impl<T: Copy> OnceSignal<T> {
     /// Sets the value. Only the first call counts.
     pub(super) fn tell(&self, word: T) {
         let mut state = self.state();

@@ -1,7 +1,7 @@
 //! Runs work that waits for the disk on threads beside the cores. The disk may even be a mount of this very server.
 //!
-//! In: a job. Out: a future of its result. At most [`MOST`] jobs run at once, including jobs with a dropped future. A
-//! further one is refused.
+//! In: a job. Out: a future of its result. At most [`ASIDE_THREADS_MAX`] jobs run at once, including jobs with a
+//! dropped future. A further one is refused.
 
 use std::future::poll_fn;
 use std::io;
@@ -13,14 +13,14 @@ use std::thread::Builder;
 use nine_net::lock::{Mutex, lock};
 
 /// The maximum number of threads: a disk that does not answer blocks no more.
-const MOST: usize = 32;
+const ASIDE_THREADS_MAX: usize = 32;
 
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
 /// A running job.
-struct Turn;
+struct RunningJobGuard;
 
-impl Drop for Turn {
+impl Drop for RunningJobGuard {
     fn drop(&mut self) {
         RUNNING.fetch_sub(1, Ordering::Relaxed);
     }
@@ -34,8 +34,8 @@ pub(super) async fn aside<T: Send + 'static>(
     job: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     let before = RUNNING.fetch_add(1, Ordering::Relaxed);
-    let turn = Turn;
-    if before >= MOST {
+    let turn = RunningJobGuard;
+    if before >= ASIDE_THREADS_MAX {
         let text = "too many paths are being looked at: try again";
         return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
     }
@@ -71,7 +71,7 @@ mod tests {
         nine_net::rt::block_on(async |_| {
             assert_eq!(aside(|| Ok(7)).await.unwrap(), 7);
             let mut gates = Vec::new();
-            let mut waiting: Vec<_> = (0..MOST)
+            let mut waiting: Vec<_> = (0..ASIDE_THREADS_MAX)
                 .map(|n| {
                     let (open, gate) = mpsc::channel();
                     gates.push(open);

@@ -15,23 +15,23 @@ use nine_stream::{Block, Chain, Pool};
 use super::stack::{Messages, Wire};
 
 /// The maximum size of one read from a socket, in bytes.
-const READ: usize = 256 << 10;
+const SOCKET_READ_MAX: usize = 256 << 10;
 /// The maximum number of writes sent together.
-const GATHER: usize = 16;
+const GATHERED_WRITES_MAX: usize = 16;
 
 /// Bytes that the buffers of answers may hold. Beyond that, answers are copied.
-const POOL: usize = 64 << 20;
+const ANSWER_BUFFERS_MAX: usize = 64 << 20;
 
 thread_local! {
     /// Buffers for reads from sockets; a buffer returns when its answer was sent.
-    static BUFFERS: (Pool, RefCell<Option<Block>>) = (Pool::new(POOL), RefCell::default());
+    static BUFFERS: (Pool, RefCell<Option<Block>>) = (Pool::new(ANSWER_BUFFERS_MAX), RefCell::default());
 }
 
 /// Reads a connection once, at most `most` bytes. Data that fills a good part of a buffer is returned without a copy.
 fn poll_bytes(line: &mut impl Transport, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<Bytes>> {
     BUFFERS.with(|(pool, spare)| {
         let spared = spare.take().filter(|block| block.is_empty());
-        let mut block = match spared.or_else(|| pool.try_alloc(READ)) {
+        let mut block = match spared.or_else(|| pool.try_alloc(SOCKET_READ_MAX)) {
             Some(block) => block,
             None => return poll_copied(line, cx, most),
         };
@@ -53,7 +53,7 @@ fn poll_bytes(line: &mut impl Transport, cx: &mut Context<'_>, most: usize) -> P
 }
 
 fn poll_copied(line: &mut impl Transport, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<Bytes>> {
-    let mut bytes = vec![0; most.min(READ / 4)];
+    let mut bytes = vec![0; most.min(SOCKET_READ_MAX / 4)];
     line.poll_read(cx, &mut bytes).map_ok(|n| {
         bytes.truncate(n);
         bytes.into()
@@ -61,12 +61,12 @@ fn poll_copied(line: &mut impl Transport, cx: &mut Context<'_>, most: usize) -> 
 }
 
 /// See the module.
-pub(super) enum Carrier {
+pub(super) enum CallCarrier {
     Bytes(Conversation<Box<dyn Wire>>),
     Messages(Box<Messages>),
 }
 
-impl Carrier {
+impl CallCarrier {
     /// Writes part of the queued data. `sent` bytes of the first request are written already. Returns the number of
     /// bytes.
     pub(super) fn poll_write(
@@ -80,7 +80,7 @@ impl Carrier {
             // An empty write sends nothing on a connection.
             Self::Bytes(_) if first.is_empty() => Poll::Ready(Ok(0)),
             Self::Bytes(line) => {
-                let mut slices = [IoSlice::new(&[]); GATHER];
+                let mut slices = [IoSlice::new(&[]); GATHERED_WRITES_MAX];
                 slices[0] = IoSlice::new(&first);
                 let rest = asks.iter().skip(1).take_while(|ask| !ask.data.is_empty());
                 let count =
@@ -173,12 +173,12 @@ pub(super) fn poll_write_parts(
             }
         }
         [part @ Payload::File { .. }, ..] => {
-            let bytes = part.read(READ)?;
+            let bytes = part.read(SOCKET_READ_MAX)?;
             line.poll_write(cx, &[IoSlice::new(&bytes)])
         }
         _ => {
             let in_memory = parts.iter().map_while(Payload::pieces);
-            let mut slices = [IoSlice::new(&[]); GATHER];
+            let mut slices = [IoSlice::new(&[]); GATHERED_WRITES_MAX];
             let (mut count, mut bytes) = (0, 0);
             for (slice, piece) in slices.iter_mut().zip(in_memory.flatten()) {
                 *slice = IoSlice::new(piece);
@@ -195,8 +195,8 @@ pub(super) fn poll_write_parts(
 /// Discards input until the other end has closed. TCP resets a connection that is dropped with unread input, and the
 /// other end may then lose data written to it.
 pub(super) fn poll_drain(line: &mut impl Transport, cx: &mut Context<'_>) -> Poll<()> {
-    for _ in 0..GATHER {
-        if ready!(poll_bytes(line, cx, READ)).is_ok_and(|bytes| !bytes.is_empty()) {
+    for _ in 0..GATHERED_WRITES_MAX {
+        if ready!(poll_bytes(line, cx, SOCKET_READ_MAX)).is_ok_and(|bytes| !bytes.is_empty()) {
             continue;
         }
         return Poll::Ready(());

@@ -22,32 +22,32 @@ use nine_net::lock::{Mutex, lock};
 use nine_net::{Clock, Conversation, Timer, Transport};
 use nine_proto::{Errno, Error, OpenFlags, Result};
 
-use super::carrier::{Carrier, poll_drain, poll_write_parts};
-use super::datagrams::{self, Callers};
-use super::driver::{Bell, Job};
+use super::carrier::{CallCarrier, poll_drain, poll_write_parts};
+use super::datagrams::{self, RecentSenders};
+use super::driver::{DriverJob, DriverWaker};
 use super::policy::Want;
-use super::share::{Lack, Share, User};
+use super::share::{ShareRefusal, ShareUser, UserShare};
 use super::stack::{Announced, Call, End, Later, Place, Setting};
-use super::{Protocol, Shared};
-use orders::Order;
+use super::{NetProtocol, NetShared};
+use orders::CtlOutcome;
 
 /// How long written data may take to leave through the modules after the last close.
-const LINGER: Duration = Duration::from_secs(10);
+const LINGER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// See the module.
-pub(super) struct Conv {
+pub(super) struct NetConversation {
     pub(super) number: u64,
     owner: Arc<Visitor>,
-    pub(super) user: User,
-    protocol: Arc<Protocol>,
-    bell: Arc<Bell>,
-    state: Mutex<State>,
+    pub(super) user: ShareUser,
+    protocol: Arc<NetProtocol>,
+    bell: Arc<DriverWaker>,
+    state: Mutex<NetCallState>,
 }
 
-struct State {
+struct NetCallState {
     /// The number of open files except texts; `None` after the last close.
     opens: Option<usize>,
-    phase: Phase,
+    phase: CallPhase,
     local: String,
     remote: String,
     /// The contents of `err`.
@@ -61,11 +61,11 @@ struct State {
     /// Waiting opens of `listen`.
     openings: VecDeque<Opening>,
     /// The bytes reserved for the modules.
-    modules: Vec<Share>,
+    modules: Vec<UserShare>,
     /// The bytes reserved for the stream that the first module created. It remains after a pop.
-    pipeline: Option<Share>,
+    pipeline: Option<UserShare>,
     /// In `headers` mode: the senders of recent datagrams.
-    callers: Option<Box<Callers>>,
+    callers: Option<Box<RecentSenders>>,
     /// The local address set by `bind`.
     bound: Option<String>,
     /// Wakers of clients in this process: of a read, and of a write.
@@ -74,25 +74,25 @@ struct State {
     moved: [u64; 2],
 }
 
-enum Phase {
+enum CallPhase {
     /// Neither connected nor announced yet.
     Idle,
     /// A connect or an announce is in progress.
     Asking {
         ask: Ask,
-        begun: Later<Result<Begun>>,
+        begun: Later<Result<StartedCall>>,
         says: &'static str,
     },
     Announced(Box<dyn Announced>),
     Connected {
-        carrier: Carrier,
+        carrier: CallCarrier,
         ended: bool,
         /// The last read or write has failed.
         failed: bool,
     },
     /// The last file is closed, and written data is still being sent.
     Closing {
-        carrier: Carrier,
+        carrier: CallCarrier,
         /// Created on the driver's task.
         late: Option<Timer>,
         closed: bool,
@@ -100,7 +100,7 @@ enum Phase {
     Over,
 }
 
-impl Phase {
+impl CallPhase {
     /// Returns the error for a connect or an announce in any phase but `Idle`.
     fn in_use(&self) -> Error {
         match self {
@@ -113,22 +113,22 @@ impl Phase {
 }
 
 /// The result of a connect or an announce.
-enum Begun {
+enum StartedCall {
     Call(Call),
     Announced(Box<dyn Announced>),
 }
 
 /// Answers to be given while nothing is locked.
 #[derive(Default)]
-struct Done {
-    asks: Vec<(Ask, Said)>,
+struct CallAnswers {
+    asks: Vec<(Ask, CallReply)>,
     /// Accepted calls, with the opens that waited for them.
-    calls: Vec<(Opening, Arc<Ctl>)>,
+    calls: Vec<(Opening, Arc<ConversationCtlFile>)>,
     refused: Vec<(Opening, Error)>,
     callers_here: [Option<Waker>; 2],
 }
 
-enum Said {
+enum CallReply {
     Read(Bytes),
     /// The number of bytes written, of a cancelled write.
     Wrote(usize),
@@ -136,24 +136,24 @@ enum Said {
     No(Error),
 }
 
-impl Conv {
+impl NetConversation {
     /// Creates a conversation with an open ctl; connected, if `call` is an accepted call.
     pub(super) fn new(
-        protocol: &Arc<Protocol>,
+        protocol: &Arc<NetProtocol>,
         number: u64,
         owner: Arc<Visitor>,
         call: Option<Call>,
     ) -> Arc<Self> {
-        let mut state = State::new();
+        let mut state = NetCallState::new();
         if let Some(call) = call {
-            state.begin(Begun::Call(call), &protocol.shared);
+            state.begin(StartedCall::Call(call), &protocol.shared);
         }
         Arc::new_cyclic(|me: &Weak<Self>| Self {
             number,
-            user: User::of(&owner.who),
+            user: ShareUser::of(&owner.who),
             owner,
             protocol: protocol.clone(),
-            bell: Bell::new(me.clone(), &protocol.shared.queue),
+            bell: DriverWaker::new(me.clone(), &protocol.shared.queue),
             state: Mutex::new(state),
         })
     }
@@ -161,7 +161,7 @@ impl Conv {
     /// Checks that this visitor may open its files.
     pub(super) fn may(&self, visitor: &Visitor) -> Result<()> {
         // Reading takes data out, so a read-only client may not open them either.
-        let text = match visitor.owner || User::of(&visitor.who) == self.user {
+        let text = match visitor.owner || ShareUser::of(&visitor.who) == self.user {
             true if !visitor.who.read_only => return Ok(()),
             true => "permission denied: you may change nothing here",
             false => "permission denied: this conversation is another user's",
@@ -180,23 +180,23 @@ impl Conv {
     /// Returns the contents of `status`: state, waiting requests, bytes moved, and a line for each module.
     pub(super) fn status(&self) -> String {
         let state = lock(&self.state);
-        let State { reads, writes, openings, moved: [read, wrote], .. } = &*state;
+        let NetCallState { reads, writes, openings, moved: [read, wrote], .. } = &*state;
         let (word, modules) = match &state.phase {
-            Phase::Idle | Phase::Over => ("Closed", String::new()),
-            Phase::Asking { says, .. } => (*says, String::new()),
-            Phase::Announced(_) => ("Listen", String::new()),
-            Phase::Connected { carrier, failed: true, .. } => ("Closed", carrier.status()),
-            Phase::Connected { carrier, ended: true, .. } => ("Close_wait", carrier.status()),
-            Phase::Connected { carrier, .. } => ("Established", carrier.status()),
-            Phase::Closing { carrier, .. } => ("Finwait1", carrier.status()),
+            CallPhase::Idle | CallPhase::Over => ("Closed", String::new()),
+            CallPhase::Asking { says, .. } => (*says, String::new()),
+            CallPhase::Announced(_) => ("Listen", String::new()),
+            CallPhase::Connected { carrier, failed: true, .. } => ("Closed", carrier.status()),
+            CallPhase::Connected { carrier, ended: true, .. } => ("Close_wait", carrier.status()),
+            CallPhase::Connected { carrier, .. } => ("Established", carrier.status()),
+            CallPhase::Closing { carrier, .. } => ("Finwait1", carrier.status()),
         };
         let (reads, writes, listens) = (reads.len(), writes.len(), openings.len());
         format!("{word} qin {reads} qout {writes} listen {listens} in {read} out {wrote}\n{modules}")
     }
 
     /// Applies a change to the conversation, then performs reads and writes that can proceed.
-    fn with<T>(&self, act: impl FnOnce(&mut State, &mut Done) -> T) -> T {
-        let mut done = Done::default();
+    fn with<T>(&self, act: impl FnOnce(&mut NetCallState, &mut CallAnswers) -> T) -> T {
+        let mut done = CallAnswers::default();
         let mut state = lock(&self.state);
         let acted = act(&mut state, &mut done);
         let waker = Waker::from(self.bell.clone());
@@ -206,13 +206,13 @@ impl Conv {
         acted
     }
 
-    fn answer(&self, done: Done) {
+    fn answer(&self, done: CallAnswers) {
         for (ask, said) in done.asks {
             match said {
-                Said::Read(bytes) => ask.give(bytes),
-                Said::Wrote(n) => ask.took(n),
-                Said::Done => ask.done(Ok(())),
-                Said::No(error) => ask.fail(error),
+                CallReply::Read(bytes) => ask.give(bytes),
+                CallReply::Wrote(n) => ask.took(n),
+                CallReply::Done => ask.done(Ok(())),
+                CallReply::No(error) => ask.fail(error),
             }
         }
         for (opening, error) in done.refused {
@@ -235,7 +235,7 @@ impl Conv {
 
     /// Closes one of its files. The last close ends the conversation.
     fn closed(self: &Arc<Self>) {
-        let mut done = Done::default();
+        let mut done = CallAnswers::default();
         let mut state = lock(&self.state);
         state.opens = state.opens.map(|opens| opens - 1).filter(|&opens| opens > 0);
         if state.opens.is_some() {
@@ -250,22 +250,24 @@ impl Conv {
 
     /// Ends the conversation for its clients. Written data is still sent if there is room among the lingering
     /// conversations. Otherwise the transport is returned, for the caller to drop after unlocking.
-    fn end(self: &Arc<Self>, state: &mut State, done: &mut Done) -> Phase {
+    fn end(self: &Arc<Self>, state: &mut NetCallState, done: &mut CallAnswers) -> CallPhase {
         let mut gone = state.end(done);
-        if let Phase::Connected { carrier: Carrier::Messages(messages), .. } = &mut gone
+        if let CallPhase::Connected { carrier: CallCarrier::Messages(messages), .. } = &mut gone
             && let Some(running) = messages.running.take()
         {
             running.leave(self.protocol.shared.lingers.take(&self.user, 1).ok());
         }
-        let Phase::Connected { carrier: carrier @ Carrier::Bytes(_), .. } = gone else { return gone };
-        let closing = Phase::Closing { carrier, late: None, closed: false };
+        let CallPhase::Connected { carrier: carrier @ CallCarrier::Bytes(_), .. } = gone else {
+            return gone;
+        };
+        let closing = CallPhase::Closing { carrier, late: None, closed: false };
         if !self.protocol.shared.keep(self) {
             return closing;
         }
         state.phase = closing;
         // Timers belong to the driver's core, as sockets do.
         Waker::from(self.bell.clone()).wake();
-        Phase::Over
+        CallPhase::Over
     }
 
     fn read(&self, ask: Ask) {
@@ -278,7 +280,7 @@ impl Conv {
     fn write(&self, ask: Ask) {
         self.with(|state, done| match self.may_go(state, &ask.data) {
             Ok(()) => state.writes.push_back(ask),
-            Err(error) => done.asks.push((ask, Said::No(error))),
+            Err(error) => done.asks.push((ask, CallReply::No(error))),
         });
     }
 
@@ -301,7 +303,11 @@ impl Conv {
     /// A write by a client in this process, under the same conditions.
     fn write_directly(&self, cx: &mut Context<'_>, parts: &[Payload]) -> Called<usize> {
         let mut state = lock(&self.state);
-        let State { phase: Phase::Connected { carrier: Carrier::Bytes(line), .. }, writes, .. } = &mut *state
+        let NetCallState {
+            phase: CallPhase::Connected { carrier: CallCarrier::Bytes(line), .. },
+            writes,
+            ..
+        } = &mut *state
         else {
             return Called::Message;
         };
@@ -323,7 +329,7 @@ impl Conv {
 
     /// In `headers` mode, checks that a datagram goes to the sender of a recent one, or to an address the policy
     /// allows.
-    fn may_go(&self, state: &State, data: &[u8]) -> Result<()> {
+    fn may_go(&self, state: &NetCallState, data: &[u8]) -> Result<()> {
         let Some(callers) = &state.callers else { return Ok(()) };
         let Some(to) = datagrams::end_of(data) else {
             let text = "after `headers` a datagram begins with the 52 bytes of its headers";
@@ -344,22 +350,22 @@ impl Conv {
     fn cancel(&self, id: ReqId) -> bool {
         self.with(|state, done| {
             if let Some(at) = state.reads.iter().position(|ask| ask.id() == id) {
-                done.asks.extend(state.reads.remove(at).map(|ask| (ask, Said::No(Errno::EINTR.into()))));
+                done.asks.extend(state.reads.remove(at).map(|ask| (ask, CallReply::No(Errno::EINTR.into()))));
             }
             if let Some(at) = state.writes.iter().position(|ask| ask.id() == id) {
                 let sent = if at == 0 { mem::take(&mut state.sent) } else { 0 };
-                if let (0, Phase::Connected { carrier: Carrier::Messages(messages), .. }) =
+                if let (0, CallPhase::Connected { carrier: CallCarrier::Messages(messages), .. }) =
                     (at, &mut state.phase)
                 {
                     messages.give_up();
                 }
-                let said = if sent > 0 { Said::Wrote(sent) } else { Said::No(Errno::EINTR.into()) };
+                let said = if sent > 0 { CallReply::Wrote(sent) } else { CallReply::No(Errno::EINTR.into()) };
                 done.asks.extend(state.writes.remove(at).map(|ask| (ask, said)));
             }
-            if matches!(&state.phase, Phase::Asking { ask, .. } if ask.id() == id)
-                && let Phase::Asking { ask, .. } = mem::replace(&mut state.phase, Phase::Idle)
+            if matches!(&state.phase, CallPhase::Asking { ask, .. } if ask.id() == id)
+                && let CallPhase::Asking { ask, .. } = mem::replace(&mut state.phase, CallPhase::Idle)
             {
-                done.asks.push((ask, Said::No(Errno::EINTR.into())));
+                done.asks.push((ask, CallReply::No(Errno::EINTR.into())));
             }
         });
         // A request in no queue is being answered.
@@ -370,8 +376,8 @@ impl Conv {
     pub(super) fn listen(&self, opening: Opening) {
         let mut state = lock(&self.state);
         match &state.phase {
-            Phase::Announced(_) => state.openings.push_back(opening),
-            Phase::Over => {
+            CallPhase::Announced(_) => state.openings.push_back(opening),
+            CallPhase::Over => {
                 drop(state);
                 return opening.fail(Error::new(Errno::ECONNABORTED, "listen hungup"));
             }
@@ -397,30 +403,30 @@ impl Conv {
     }
 }
 
-impl Job for Conv {
+impl DriverJob for NetConversation {
     fn turn(&self, cx: &mut Context<'_>) {
-        let mut done = Done::default();
+        let mut done = CallAnswers::default();
         let mut state = lock(&self.state);
-        if let Phase::Asking { begun, .. } = &mut state.phase
+        if let CallPhase::Asking { begun, .. } = &mut state.phase
             && let Poll::Ready(begun) = begun.as_mut().poll(cx)
-            && let Phase::Asking { ask, .. } = mem::replace(&mut state.phase, Phase::Idle)
+            && let CallPhase::Asking { ask, .. } = mem::replace(&mut state.phase, CallPhase::Idle)
         {
             let said = match begun {
                 Ok(begun) => {
                     state.error.clear();
                     state.begin(begun, &self.protocol.shared);
-                    Said::Done
+                    CallReply::Done
                 }
                 Err(error) => {
                     state.error = error.to_string();
-                    Said::No(error)
+                    CallReply::No(error)
                 }
             };
             done.asks.push((ask, said));
         }
         state.accept(cx, &self.protocol, &mut done);
         state.carry(cx, &mut done);
-        let is_left = matches!(state.phase, Phase::Closing { .. })
+        let is_left = matches!(state.phase, CallPhase::Closing { .. })
             && state.linger(cx, &*self.protocol.shared.clock).is_ready();
         drop(state);
         if is_left {
@@ -430,11 +436,11 @@ impl Job for Conv {
     }
 }
 
-impl State {
+impl NetCallState {
     fn new() -> Self {
         Self {
             opens: Some(1),
-            phase: Phase::Idle,
+            phase: CallPhase::Idle,
             local: "::!0".into(),
             remote: "::!0".into(),
             error: String::new(),
@@ -455,60 +461,60 @@ impl State {
     /// Records an error of the transport.
     fn breaks(&mut self, error: io::Error) -> Error {
         self.error = plain(&error);
-        if let Phase::Connected { failed, .. } = &mut self.phase {
+        if let CallPhase::Connected { failed, .. } = &mut self.phase {
             *failed = true;
         }
         failed(error)
     }
 
-    fn begin(&mut self, begun: Begun, shared: &Shared) {
+    fn begin(&mut self, begun: StartedCall, shared: &NetShared) {
         match begun {
-            Begun::Announced(place) => {
+            StartedCall::Announced(place) => {
                 self.local = place.local();
-                self.phase = Phase::Announced(place);
+                self.phase = CallPhase::Announced(place);
             }
-            Begun::Call(Call { end, local, remote }) => {
+            StartedCall::Call(Call { end, local, remote }) => {
                 (self.local, self.remote) = (local, remote);
                 let carrier = match end {
-                    End::Messages(messages) => Carrier::Messages(messages),
+                    End::Messages(messages) => CallCarrier::Messages(messages),
                     End::Bytes(line) => {
                         let (modules, clock) = (shared.pushable.clone(), shared.clock.clone());
                         let line = Conversation::new(line, modules, clock);
-                        Carrier::Bytes(line.with_queue(shared.limits.queue))
+                        CallCarrier::Bytes(line.with_queue(shared.limits.queue))
                     }
                 };
-                self.phase = Phase::Connected { carrier, ended: false, failed: false };
+                self.phase = CallPhase::Connected { carrier, ended: false, failed: false };
             }
         }
     }
 
     /// Ends the conversation: all waiting requests are answered. Returns the phase it was in, for the caller to drop.
-    fn end(&mut self, done: &mut Done) -> Phase {
+    fn end(&mut self, done: &mut CallAnswers) -> CallPhase {
         let hungup = || Error::new(Errno::EPIPE, "i/o on hungup channel");
-        done.asks.extend(self.reads.drain(..).map(|ask| (ask, Said::Read(Bytes::new()))));
-        done.asks.extend(self.writes.drain(..).map(|ask| (ask, Said::No(hungup()))));
+        done.asks.extend(self.reads.drain(..).map(|ask| (ask, CallReply::Read(Bytes::new()))));
+        done.asks.extend(self.writes.drain(..).map(|ask| (ask, CallReply::No(hungup()))));
         let gone = || Error::new(Errno::ECONNABORTED, "listen hungup");
         done.refused.extend(self.openings.drain(..).map(|opening| (opening, gone())));
         done.callers_here = mem::take(&mut self.callers_here);
         self.sent = 0;
-        if matches!(self.phase, Phase::Closing { .. }) {
-            return Phase::Over;
+        if matches!(self.phase, CallPhase::Closing { .. }) {
+            return CallPhase::Over;
         }
-        match mem::replace(&mut self.phase, Phase::Over) {
-            Phase::Asking { ask, .. } => {
-                done.asks.push((ask, Said::No(hungup())));
-                Phase::Over
+        match mem::replace(&mut self.phase, CallPhase::Over) {
+            CallPhase::Asking { ask, .. } => {
+                done.asks.push((ask, CallReply::No(hungup())));
+                CallPhase::Over
             }
             phase => phase,
         }
     }
 
     /// Accepts calls for waiting opens of `listen` only. Other calls stay in the kernel's queue.
-    fn accept(&mut self, cx: &mut Context<'_>, protocol: &Arc<Protocol>, done: &mut Done) {
-        let Phase::Announced(place) = &mut self.phase else { return };
+    fn accept(&mut self, cx: &mut Context<'_>, protocol: &Arc<NetProtocol>, done: &mut CallAnswers) {
+        let CallPhase::Announced(place) = &mut self.phase else { return };
         while let Some(opening) = self.openings.front() {
             // Checked first, so that no call is accepted without room for it.
-            let room = match protocol.room(&User::of(&opening.visitor.who)) {
+            let room = match protocol.room(&ShareUser::of(&opening.visitor.who)) {
                 Ok(room) => room,
                 Err(error) => {
                     done.refused.extend(self.openings.pop_front().map(|opening| (opening, error)));
@@ -523,7 +529,8 @@ impl State {
                     return;
                 }
                 Poll::Ready(Ok(call)) => {
-                    let ctl = Ctl::first(protocol.made(opening.visitor.clone(), room, Some(call)));
+                    let ctl =
+                        ConversationCtlFile::first(protocol.made(opening.visitor.clone(), room, Some(call)));
                     done.calls.extend(self.openings.pop_front().map(|opening| (opening, Arc::new(ctl))));
                 }
             }
@@ -531,14 +538,14 @@ impl State {
     }
 
     /// Performs queued writes and reads as far as possible now.
-    fn carry(&mut self, cx: &mut Context<'_>, done: &mut Done) {
-        let Phase::Connected { carrier, failed: broken, .. } = &mut self.phase else {
+    fn carry(&mut self, cx: &mut Context<'_>, done: &mut CallAnswers) {
+        let CallPhase::Connected { carrier, failed: broken, .. } = &mut self.phase else {
             let not = |error: &str| {
                 let text = if error.is_empty() { "not connected" } else { error };
-                Said::No(Error::new(Errno::ENOTCONN, text))
+                CallReply::No(Error::new(Errno::ENOTCONN, text))
             };
-            let over = matches!(self.phase, Phase::Over | Phase::Closing { .. });
-            let read = || if over { Said::Read(Bytes::new()) } else { not(&self.error) };
+            let over = matches!(self.phase, CallPhase::Over | CallPhase::Closing { .. });
+            let read = || if over { CallReply::Read(Bytes::new()) } else { not(&self.error) };
             done.asks.extend(self.reads.drain(..).map(|ask| (ask, read())));
             done.asks.extend(self.writes.drain(..).map(|ask| (ask, not(&self.error))));
             return;
@@ -552,13 +559,13 @@ impl State {
                 // Only this write is invalid; others may follow.
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => {
                     self.sent = 0;
-                    done.asks.extend(self.writes.pop_front().map(|ask| (ask, Said::No(failed(error)))));
+                    done.asks.extend(self.writes.pop_front().map(|ask| (ask, CallReply::No(failed(error)))));
                 }
                 Poll::Ready(Err(error)) => {
                     self.error = plain(&error);
                     (self.sent, *broken) = (0, true);
                     let error = failed(error);
-                    done.asks.extend(self.writes.drain(..).map(|ask| (ask, Said::No(error.clone()))));
+                    done.asks.extend(self.writes.drain(..).map(|ask| (ask, CallReply::No(error.clone()))));
                 }
                 Poll::Ready(Ok(n)) => {
                     self.held = true;
@@ -570,7 +577,7 @@ impl State {
                         && let Some(rest) = self.sent.checked_sub(ask.data.len())
                     {
                         (self.sent, first) = (rest, false);
-                        done.asks.extend(self.writes.pop_front().map(|ask| (ask, Said::Done)));
+                        done.asks.extend(self.writes.pop_front().map(|ask| (ask, CallReply::Done)));
                     }
                 }
             }
@@ -587,8 +594,8 @@ impl State {
             let count = ask.count as usize;
             let said = match self.poll_read(cx, count) {
                 Poll::Pending => return,
-                Poll::Ready(Ok(bytes)) => Said::Read(bytes),
-                Poll::Ready(Err(error)) => Said::No(error),
+                Poll::Ready(Ok(bytes)) => CallReply::Read(bytes),
+                Poll::Ready(Err(error)) => CallReply::No(error),
             };
             done.asks.extend(self.reads.pop_front().map(|ask| (ask, said)));
         }
@@ -596,7 +603,7 @@ impl State {
 
     /// Reads at most `most` bytes of received data; empty at the end. ENOTCONN if it is not connected.
     fn poll_read(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<Result<Bytes>> {
-        let Phase::Connected { carrier, ended, failed: broken } = &mut self.phase else {
+        let CallPhase::Connected { carrier, ended, failed: broken } = &mut self.phase else {
             return Poll::Ready(Err(Error::new(Errno::ENOTCONN, "not connected")));
         };
         match ready!(carrier.poll_read(cx, most)) {
@@ -616,56 +623,56 @@ impl State {
 
     /// Returns whether it is a connection without modules.
     fn is_bare(&self) -> bool {
-        matches!(&self.phase, Phase::Connected { carrier: Carrier::Bytes(line), .. } if line.is_bare())
+        matches!(&self.phase, CallPhase::Connected { carrier: CallCarrier::Bytes(line), .. } if line.is_bare())
     }
 
     /// Continues to close a conversation after the last close. Ready when it is over.
     fn linger(&mut self, cx: &mut Context<'_>, clock: &dyn Clock) -> Poll<()> {
-        let Phase::Closing { carrier, late, closed } = &mut self.phase else {
+        let CallPhase::Closing { carrier, late, closed } = &mut self.phase else {
             return Poll::Ready(());
         };
-        let late = late.get_or_insert_with(|| clock.sleep_until(clock.now() + LINGER));
+        let late = late.get_or_insert_with(|| clock.sleep_until(clock.now() + LINGER_TIMEOUT));
         let left = match carrier {
-            Carrier::Bytes(line) => {
+            CallCarrier::Bytes(line) => {
                 *closed = *closed || line.poll_close(cx).is_ready();
                 *closed && poll_drain(line, cx).is_ready()
             }
-            Carrier::Messages(_) => true,
+            CallCarrier::Messages(_) => true,
         };
         if left || late.as_mut().poll(cx).is_ready() {
-            self.phase = Phase::Over;
+            self.phase = CallPhase::Over;
             return Poll::Ready(());
         }
         Poll::Pending
     }
 
-    fn headers(&mut self, shared: &Shared, done: &mut Done) -> Result<()> {
+    fn headers(&mut self, shared: &NetShared, done: &mut CallAnswers) -> Result<()> {
         let not = || Error::new(Errno::EINVAL, "not announced");
-        let Phase::Announced(place) = &mut self.phase else { return Err(not()) };
+        let CallPhase::Announced(place) = &mut self.phase else { return Err(not()) };
         let call = place.headers().map_err(failed)?;
         self.callers = Some(Box::default());
         // From now on `data` alone gets the datagrams. Waiting opens of `listen` fail.
         done.refused.extend(self.openings.drain(..).map(|opening| (opening, not())));
-        self.begin(Begun::Call(call), shared);
+        self.begin(StartedCall::Call(call), shared);
         Ok(())
     }
 
     fn set(&mut self, setting: Setting) -> Result<()> {
         match &mut self.phase {
-            Phase::Connected { carrier: Carrier::Bytes(line), .. } => {
+            CallPhase::Connected { carrier: CallCarrier::Bytes(line), .. } => {
                 line.device().set(setting).map_err(failed)
             }
-            Phase::Connected { .. } => Err(Errno::EOPNOTSUPP.into()),
+            CallPhase::Connected { .. } => Err(Errno::EOPNOTSUPP.into()),
             _ => Err(Error::new(Errno::ENOTCONN, "not connected")),
         }
     }
 
     /// Executes a control message for the modules: push, pop, or a message of one module.
-    fn module(&mut self, text: &str, shared: &Arc<Shared>, user: &User) -> Result<Order> {
+    fn module(&mut self, text: &str, shared: &Arc<NetShared>, user: &ShareUser) -> Result<CtlOutcome> {
         let unknown = || Error::new(Errno::EINVAL, "unknown control request");
         let verb = text.split_whitespace().next();
         let changes = matches!(verb, Some("push" | "pop"));
-        let Phase::Connected { carrier, .. } = &mut self.phase else {
+        let CallPhase::Connected { carrier, .. } = &mut self.phase else {
             return Err(if changes { Error::new(Errno::ENOTCONN, "not connected") } else { unknown() });
         };
         if !changes && carrier.status().is_empty() {
@@ -676,7 +683,7 @@ impl State {
         }
         let said = |fault: nine_stream::Fault| Error::new(Errno::EINVAL, fault.to_string());
         match carrier {
-            Carrier::Bytes(line) => {
+            CallCarrier::Bytes(line) => {
                 let cost = if changes { line.check(text).map_err(said)? } else { 0 };
                 let of_module = match text.trim().split_once(' ') {
                     Some(("push", module)) => shared.pushable.cost(module).map_err(said)?.min(cost),
@@ -684,9 +691,12 @@ impl State {
                 };
                 let take = |bytes| {
                     shared.modules.take(user, bytes).map_err(|lack| {
-                        let whose =
-                            if lack == Lack::All { "all conversations" } else { "your conversations" };
-                        let most = shared.limits.modules >> if lack == Lack::All { 20 } else { 21 };
+                        let whose = if lack == ShareRefusal::All {
+                            "all conversations"
+                        } else {
+                            "your conversations"
+                        };
+                        let most = shared.limits.modules >> if lack == ShareRefusal::All { 20 } else { 21 };
                         let text = format!(
                             "the modules of {whose} may hold {most} MiB, and have no room for this one"
                         );
@@ -706,38 +716,38 @@ impl State {
                 }
             }
             // The modules of a message line belong to the network.
-            Carrier::Messages(_) if changes => {
+            CallCarrier::Messages(_) if changes => {
                 let text = "modules are pushed on and popped off connections, not where messages are carried";
                 return Err(Error::new(Errno::EOPNOTSUPP, text));
             }
-            Carrier::Messages(messages) => messages.line.stream.control(text.as_bytes()).map_err(said)?,
+            CallCarrier::Messages(messages) => messages.line.stream.control(text.as_bytes()).map_err(said)?,
         }
         // The module may send something first.
         self.held = true;
-        Ok(Order::Done)
+        Ok(CtlOutcome::Done)
     }
 }
 
 /// An open `ctl`, also if opened through `clone` or `listen`.
-pub(super) struct Ctl {
-    conv: Arc<Conv>,
+pub(super) struct ConversationCtlFile {
+    conv: Arc<NetConversation>,
     number: Bytes,
 }
 
-impl Ctl {
-    pub(super) fn open(conv: Arc<Conv>) -> Result<Self> {
+impl ConversationCtlFile {
+    pub(super) fn open(conv: Arc<NetConversation>) -> Result<Self> {
         conv.opened()?;
         Ok(Self::first(conv))
     }
 
     /// For an open that is already counted in `opens`.
-    pub(super) fn first(conv: Arc<Conv>) -> Self {
+    pub(super) fn first(conv: Arc<NetConversation>) -> Self {
         let number = conv.number.to_string().into();
         Self { conv, number }
     }
 }
 
-impl Handle for Ctl {
+impl Handle for ConversationCtlFile {
     fn read(&self, ask: Ask) {
         ask.give_from(&self.number);
     }
@@ -751,31 +761,31 @@ impl Handle for Ctl {
     }
 }
 
-impl Drop for Ctl {
+impl Drop for ConversationCtlFile {
     fn drop(&mut self) {
         self.conv.closed();
     }
 }
 
 /// An open `data` or `err`.
-pub(super) struct Opened {
-    conv: Arc<Conv>,
+pub(super) struct OpenDataFile {
+    conv: Arc<NetConversation>,
     is_data: bool,
 }
 
-impl Opened {
-    pub(super) fn data(conv: Arc<Conv>) -> Result<Self> {
+impl OpenDataFile {
+    pub(super) fn data(conv: Arc<NetConversation>) -> Result<Self> {
         conv.opened()?;
         Ok(Self { conv, is_data: true })
     }
 
-    pub(super) fn error(conv: Arc<Conv>) -> Result<Self> {
+    pub(super) fn error(conv: Arc<NetConversation>) -> Result<Self> {
         conv.opened()?;
         Ok(Self { conv, is_data: false })
     }
 }
 
-impl Handle for Opened {
+impl Handle for OpenDataFile {
     fn read(&self, ask: Ask) {
         if self.is_data {
             return self.conv.read(ask);
@@ -796,17 +806,17 @@ impl Handle for Opened {
     }
 
     fn direct(self: Arc<Self>, flags: OpenFlags) -> Option<Arc<dyn Direct>> {
-        self.is_data.then(|| Arc::new(Here { opened: self, flags }) as Arc<dyn Direct>)
+        self.is_data.then(|| Arc::new(LocalDataFile { opened: self, flags }) as Arc<dyn Direct>)
     }
 }
 
 /// An open `data` for a client in this process.
-struct Here {
-    opened: Arc<Opened>,
+struct LocalDataFile {
+    opened: Arc<OpenDataFile>,
     flags: OpenFlags,
 }
 
-impl Direct for Here {
+impl Direct for LocalDataFile {
     fn read(&self, cx: Option<&mut Context<'_>>, _: u64, count: u32) -> Called<Payload> {
         match cx {
             Some(cx) if self.flags.reads() => self.opened.conv.read_directly(cx, count),
@@ -823,7 +833,7 @@ impl Direct for Here {
     }
 }
 
-impl Drop for Opened {
+impl Drop for OpenDataFile {
     fn drop(&mut self) {
         self.conv.closed();
     }

@@ -13,8 +13,10 @@ use nine_net::datagram::{self, Kind, Limits, Line, Port};
 use nine_net::lock::{Mutex, lock};
 use nine_net::{Clock, Env, rt};
 
-use super::share::Share;
-use super::stack::{Announced, Asks, Call, End, Later, Messages, Network, PATIENCE, Place, resolve_ip};
+use super::share::UserShare;
+use super::stack::{
+    Announced, Asks, CONNECT_TIMEOUT, Call, End, Later, Messages, Network, Place, resolve_ip,
+};
 
 /// UDP, or il over UDP.
 pub struct Datagrams {
@@ -33,10 +35,10 @@ impl Datagrams {
         Self { kind: Kind::Il, clock }
     }
 
-    fn port(&self, at: SocketAddr) -> io::Result<(Port, Running)> {
+    fn port(&self, at: SocketAddr) -> io::Result<(Port, DatagramCallDriver)> {
         let (port, driver) =
             Port::new(datagram::Udp::bind(at)?, self.kind, Limits::default(), self.clock.clone());
-        let (running, driver) = Running::of(driver);
+        let (running, driver) = DatagramCallDriver::of(driver);
         rt::Real.spawn(Box::pin(driver));
         Ok((port, running))
     }
@@ -73,7 +75,7 @@ impl Network for Datagrams {
             if kind == Kind::Plain {
                 return port.connect(to).map(|line| call(line, kind, Some(running)));
             }
-            let mut late = clock.sleep_until(clock.now() + PATIENCE);
+            let mut late = clock.sleep_until(clock.now() + CONNECT_TIMEOUT);
             let mut dial = pin!(port.dial(to, to.port()));
             let line = std::future::poll_fn(|cx| match dial.as_mut().poll(cx) {
                 Poll::Pending => late.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into())),
@@ -93,19 +95,19 @@ impl Network for Datagrams {
             let (port, _) = port?;
             let number = if kind == Kind::Il { port.local().port() } else { 0 };
             let announced = Arc::new(port.announce(number)?);
-            Ok(Box::new(Calls { kind, announced, next: None }) as _)
+            Ok(Box::new(AnnouncedCalls { kind, announced, next: None }) as _)
         })
     }
 }
 
 /// The calls to an announced port.
-struct Calls {
+struct AnnouncedCalls {
     kind: Kind,
     announced: Arc<datagram::Announced>,
     next: Option<Pin<Box<dyn Future<Output = io::Result<Line>> + Send>>>,
 }
 
-impl Announced for Calls {
+impl Announced for AnnouncedCalls {
     fn local(&self) -> String {
         Place::Ip(self.announced.port().local()).to_string()
     }
@@ -126,7 +128,7 @@ impl Announced for Calls {
     }
 }
 
-fn call(line: Line, kind: Kind, running: Option<Running>) -> Call {
+fn call(line: Line, kind: Kind, running: Option<DatagramCallDriver>) -> Call {
     let (local, remote) = (line.local.clone(), line.remote.clone());
     let messages = Messages { running, ..Messages::new(line, kind == Kind::Plain) };
     Call { end: End::Messages(Box::new(messages)), local, remote }
@@ -139,17 +141,18 @@ pub(super) fn end_of(datagram: &[u8]) -> Option<SocketAddr> {
     Some((ip, u16::from_be_bytes([header[48], header[49]])).into())
 }
 
-/// Senders of recent datagrams with headers. About [`CALLERS`] are remembered; the older half is forgotten at a time.
+/// Senders of recent datagrams with headers. About [`SENDERS_MAX`] are remembered; the older half is forgotten at a
+/// time.
 #[derive(Default)]
-pub(super) struct Callers {
+pub(super) struct RecentSenders {
     /// The newer and the older half. The older one is cleared when the newer one is full.
     halves: [HashSet<SocketAddr>; 2],
 }
 
-impl Callers {
+impl RecentSenders {
     pub(super) fn note(&mut self, datagram: &[u8]) {
         let Some(from) = end_of(datagram) else { return };
-        if self.halves[0].len() >= CALLERS / 2 && !self.halves[0].contains(&from) {
+        if self.halves[0].len() >= SENDERS_MAX / 2 && !self.halves[0].contains(&from) {
             self.halves.swap(0, 1);
             self.halves[0].clear();
         }
@@ -162,25 +165,25 @@ impl Callers {
 }
 
 /// The maximum number of remembered senders.
-const CALLERS: usize = 2048;
+const SENDERS_MAX: usize = 2048;
 
 /// The driver of one call. After the last close it runs on until written data has been sent.
-pub(super) struct Running(Arc<Mutex<Run>>);
+pub(super) struct DatagramCallDriver(Arc<Mutex<CallDriverState>>);
 
 #[derive(Default)]
-struct Run {
+struct CallDriverState {
     task: Option<Waker>,
     ended: bool,
     /// It must end now.
     cut: bool,
     /// Its share of the limit on lingering conversations.
-    share: Option<Share>,
+    share: Option<UserShare>,
 }
 
-impl Running {
+impl DatagramCallDriver {
     /// Returns the handle of a driver, and the future to spawn for it. A driver's error reaches its lines.
     fn of(driver: impl Future) -> (Self, impl Future<Output = ()>) {
-        let run = Arc::<Mutex<Run>>::default();
+        let run = Arc::<Mutex<CallDriverState>>::default();
         let of = run.clone();
         let mut driver = Box::pin(driver);
         let task = poll_fn(move |cx| {
@@ -203,7 +206,7 @@ impl Running {
     }
 
     /// Detaches the driver from its closed call. Without a share it ends now.
-    pub(super) fn leave(self, share: Option<Share>) {
+    pub(super) fn leave(self, share: Option<UserShare>) {
         let mut run = lock(&self.0);
         if run.ended {
             return;
@@ -223,7 +226,7 @@ mod tests {
     use nine_io::server::Who;
     use nine_net::Proof;
 
-    use super::super::share::{Shares, User};
+    use super::super::share::{FairShares, ShareUser};
     use super::*;
 
     #[test]
@@ -234,14 +237,14 @@ mod tests {
             bytes[48..50].copy_from_slice(&n.to_be_bytes());
             bytes
         };
-        let mut callers = Callers::default();
+        let mut callers = RecentSenders::default();
         for n in 0..5000 {
             callers.note(&datagram(n));
             callers.note(&datagram(4999));
         }
         let known = |n| callers.has(SocketAddr::from(([10, 0, 0, 1], n)));
         assert!(known(4990) && known(4999) && !known(1));
-        assert!(callers.halves.iter().map(HashSet::len).sum::<usize>() <= CALLERS);
+        assert!(callers.halves.iter().map(HashSet::len).sum::<usize>() <= SENDERS_MAX);
         assert_eq!(end_of(&[0; 51]), None);
         assert_eq!(end_of(&[0; 52]), Some((Ipv6Addr::UNSPECIFIED, 0).into()));
     }
@@ -250,16 +253,18 @@ mod tests {
     fn who_has_left_runs_on_where_there_is_room_and_is_counted_until_it_ends() {
         let cx = &mut Context::from_waker(Waker::noop());
         let who = Who { name: "x".into(), ..Who::none(Proof::None) };
-        let (lingers, user) = (Shares::new(2), User::of(&who));
+        let (lingers, user) = (FairShares::new(2), ShareUser::of(&who));
         let over = Arc::new(Mutex::new(false));
         let is_over = over.clone();
         let (running, task) =
-            Running::of(poll_fn(move |_| if *lock(&is_over) { Poll::Ready(()) } else { Poll::Pending }));
+            DatagramCallDriver::of(poll_fn(
+                move |_| if *lock(&is_over) { Poll::Ready(()) } else { Poll::Pending },
+            ));
         let mut task = pin!(task);
         assert!(task.as_mut().poll(cx).is_pending());
         running.leave(lingers.take(&user, 1).ok());
         assert!(task.as_mut().poll(cx).is_pending());
-        let (cut, other) = Running::of(pending::<()>());
+        let (cut, other) = DatagramCallDriver::of(pending::<()>());
         let mut other = pin!(other);
         assert!(other.as_mut().poll(cx).is_pending());
         cut.leave(lingers.take(&user, 1).ok());

@@ -15,39 +15,39 @@ use std::task::{Context, Poll, Wake, Waker};
 use nine_net::lock::{Mutex, lock};
 
 /// The number of turns before other tasks run.
-const TURNS: usize = 64;
+const JOBS_PER_POLL_MAX: usize = 64;
 
 /// A job that the driver advances. A turn must not block.
-pub(super) trait Job: Send + Sync {
+pub(super) trait DriverJob: Send + Sync {
     fn turn(&self, cx: &mut Context<'_>);
 }
 
 /// The waker of a job.
-pub(super) struct Bell {
-    job: Weak<dyn Job>,
-    queue: Arc<Queue>,
+pub(super) struct DriverWaker {
+    job: Weak<dyn DriverJob>,
+    queue: Arc<WokenJobQueue>,
     /// It is in the queue. Changed only under the queue's lock.
     rung: AtomicBool,
 }
 
 /// The woken jobs, each at most once.
 #[derive(Default)]
-pub(super) struct Queue(Mutex<Rung>);
+pub(super) struct WokenJobQueue(Mutex<WokenJobState>);
 
 #[derive(Default)]
-struct Rung {
-    bells: VecDeque<Arc<Bell>>,
+struct WokenJobState {
+    bells: VecDeque<Arc<DriverWaker>>,
     driver: Option<Waker>,
     ended: bool,
 }
 
-impl Bell {
-    pub(super) fn new(job: Weak<dyn Job>, queue: &Arc<Queue>) -> Arc<Self> {
+impl DriverWaker {
+    pub(super) fn new(job: Weak<dyn DriverJob>, queue: &Arc<WokenJobQueue>) -> Arc<Self> {
         Arc::new(Self { job, queue: queue.clone(), rung: AtomicBool::new(false) })
     }
 }
 
-impl Wake for Bell {
+impl Wake for DriverWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -64,9 +64,9 @@ impl Wake for Bell {
     }
 }
 
-impl Queue {
+impl WokenJobQueue {
     /// Returns the next woken job. If there is none, `waker` is woken when there is one.
-    fn next(&self, waker: &Waker) -> Poll<Option<Arc<Bell>>> {
+    fn next(&self, waker: &Waker) -> Poll<Option<Arc<DriverWaker>>> {
         let mut rung = lock(&self.0);
         let Some(bell) = rung.bells.pop_front() else {
             rung.driver = Some(waker.clone());
@@ -76,7 +76,7 @@ impl Queue {
         Poll::Ready(Some(bell))
     }
 
-    /// Returns whether [`Queue::end`] was called.
+    /// Returns whether [`WokenJobQueue::end`] was called.
     pub(super) fn is_over(&self) -> bool {
         lock(&self.0).ended
     }
@@ -96,10 +96,10 @@ impl Queue {
 /// Advances conversations. A future to be spawned once, on the core that shall own the sockets. It ends with the
 /// server.
 #[must_use]
-pub struct Driver(Arc<Queue>);
+pub struct Driver(Arc<WokenJobQueue>);
 
 impl Driver {
-    pub(super) fn new(queue: &Arc<Queue>) -> Self {
+    pub(super) fn new(queue: &Arc<WokenJobQueue>) -> Self {
         Self(queue.clone())
     }
 }
@@ -108,7 +108,7 @@ impl Future for Driver {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        for _ in 0..TURNS {
+        for _ in 0..JOBS_PER_POLL_MAX {
             let Poll::Ready(next) = self.0.next(cx.waker()) else { return Poll::Pending };
             let Some(bell) = next else { return Poll::Ready(()) };
             if let Some(job) = bell.job.upgrade() {

@@ -41,11 +41,11 @@ use nine_proto::{Errno, Error, OpenFlags, Result};
 use nine_stream::{Limit, Modules};
 
 use aside::aside;
-use conv::{Conv, Ctl, Opened};
-use driver::Queue;
-use policy::Watched;
-use query::{Finds, Query};
-use share::{Lack, Share, Shares, User};
+use conv::{ConversationCtlFile, NetConversation, OpenDataFile};
+use driver::WokenJobQueue;
+use policy::WatchedNetPolicy;
+use query::{LookupFn, NameQuery};
+use share::{FairShares, ShareRefusal, ShareUser, UserShare};
 
 pub use datagrams::Datagrams;
 pub use driver::Driver;
@@ -77,78 +77,80 @@ impl From<usize> for Limits {
 /// Returns the descriptors that conversations of all networks may use, one for each: three quarters of this process'
 /// present limit. One user may have two thirds of them. The rest is for the front ends, for files, and for closed
 /// conversations that still send.
-fn descriptors() -> Arc<Shares> {
+fn descriptors() -> Arc<FairShares> {
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let most = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX / 2);
-    Shares::of(most / 4 * 3, most / 2)
+    FairShares::of(most / 4 * 3, most / 2)
 }
 
 /// Returns the error for a user that gets no descriptor for a conversation.
-fn no_descriptor(lack: &Lack) -> Error {
+fn no_descriptor(lack: &ShareRefusal) -> Error {
     let text = match lack {
-        Lack::Mine(had) => {
+        ShareRefusal::Mine(had) => {
             format!(
                 "you have {had} conversations, half of the files that this server may open: no more may be"
             )
         }
-        Lack::All => "there are conversations for all the files that this server may open for them".into(),
+        ShareRefusal::All => {
+            "there are conversations for all the files that this server may open for them".into()
+        }
     };
     Error::new(Errno::EMFILE, text)
 }
 
 /// Closed conversations that may still send written data; one user may have half. Further ones are cut off.
-const LINGERING: usize = 1000;
+const LINGERING_MAX: usize = 1000;
 
 /// The file server of networks.
 ///
 /// Concurrency: requests of one conversation are serialized, those of different conversations are not.
 pub struct Net {
     tree: Tree,
-    shared: Arc<Shared>,
+    shared: Arc<NetShared>,
 }
 
 /// State shared by the conversations of all networks.
-struct Shared {
+struct NetShared {
     limits: Limits,
-    policy: Watched,
+    policy: WatchedNetPolicy,
     /// Modules that may be pushed.
     pushable: Modules,
     clock: Arc<dyn Clock>,
-    queue: Arc<Queue>,
+    queue: Arc<WokenJobQueue>,
     /// Bytes that modules may hold.
-    modules: Arc<Shares>,
-    lingers: Arc<Shares>,
-    descriptors: Arc<Shares>,
+    modules: Arc<FairShares>,
+    lingers: Arc<FairShares>,
+    descriptors: Arc<FairShares>,
     /// Closed conversations that are not over yet, by their addresses.
-    lingering: Mutex<HashMap<usize, (Arc<Conv>, Share)>>,
+    lingering: Mutex<HashMap<usize, (Arc<NetConversation>, UserShare)>>,
 }
 
 /// One network and its conversations.
-struct Protocol {
+struct NetProtocol {
     network: Arc<dyn Network>,
-    shared: Arc<Shared>,
+    shared: Arc<NetShared>,
     /// The maximum number of conversations.
     most: usize,
-    shares: Arc<Shares>,
-    table: Mutex<Table>,
+    shares: Arc<FairShares>,
+    table: Mutex<NetConversationTable>,
 }
 
 #[derive(Default)]
-struct Table {
+struct NetConversationTable {
     /// The number of the next conversation.
     next: u64,
-    convs: BTreeMap<u64, Entry>,
+    convs: BTreeMap<u64, ConversationEntry>,
 }
 
 /// An open conversation.
-struct Entry {
+struct ConversationEntry {
     dir: synth::Node,
     /// Its shares of its owner's limits.
-    _room: Room,
+    _room: ConversationShares,
 }
 
 /// The right to one conversation: in its network, and among all.
-type Room = [Share; 2];
+type ConversationShares = [UserShare; 2];
 
 impl Net {
     /// Creates a server of these networks, each limited by `limits`. `pushable` are the modules that may be pushed.
@@ -191,25 +193,34 @@ fn networked(
     pushable: Modules,
     clock: Arc<dyn Clock>,
     limits: Limits,
-) -> (Tree, Arc<Shared>, Driver) {
+) -> (Tree, Arc<NetShared>, Driver) {
     let most = limits.conversations;
-    let queue = Arc::<Queue>::default();
+    let queue = Arc::<WokenJobQueue>::default();
     let driver = Driver::new(&queue);
     let wall = clock.wall();
-    let (modules, lingers) = (Shares::new(limits.modules), Shares::new(LINGERING));
+    let (modules, lingers) = (FairShares::new(limits.modules), FairShares::new(LINGERING_MAX));
     let descriptors = descriptors();
-    let (policy, lingering) = (Watched::new(policy), Mutex::default());
-    let shared =
-        Arc::new(Shared { limits, policy, pushable, clock, queue, modules, lingers, descriptors, lingering });
+    let (policy, lingering) = (WatchedNetPolicy::new(policy), Mutex::default());
+    let shared = Arc::new(NetShared {
+        limits,
+        policy,
+        pushable,
+        clock,
+        queue,
+        modules,
+        lingers,
+        descriptors,
+        lingering,
+    });
     let networks: Arc<[Arc<dyn Network>]> = networks.into();
-    let asks = |finds: Finds| {
+    let asks = |finds: LookupFn| {
         let (shared, networks) = (shared.clone(), networks.clone());
         let open = move |opening: Opening| {
             if let Err(error) = shared.policy.known().check_user(&opening.visitor.who) {
                 return opening.fail(error);
             }
             // The open cannot have been flushed: it is being served now.
-            let query = Query::new(&shared, &networks, &opening.visitor, finds);
+            let query = NameQuery::new(&shared, &networks, &opening.visitor, finds);
             let _ = opening.opened(query);
         };
         File::opened_later(open, |_| false).consuming()
@@ -217,8 +228,8 @@ fn networked(
     let root = Dir::new().file("cs", asks(query::cs)).file("dns", asks(query::dns));
     let root = networks.iter().fold(root, |root, network| {
         let (network, shared) = (network.clone(), shared.clone());
-        let (name, shares, table) = (network.name(), Shares::new(most), Mutex::default());
-        root.dir(name, Arc::new(Protocol { network, shared, most, shares, table }).directory())
+        let (name, shares, table) = (network.name(), FairShares::new(most), Mutex::default());
+        root.dir(name, Arc::new(NetProtocol { network, shared, most, shares, table }).directory())
     });
     (Tree::new(root, wall), shared, driver)
 }
@@ -245,7 +256,7 @@ impl FileServer for Net {
     }
 }
 
-impl Shared {
+impl NetShared {
     /// Returns the policy in its file's present version. The known version if no thread can check the file.
     async fn policy_now(self: &Arc<Self>) -> Arc<Policy> {
         if !self.policy.is_due(&*self.clock) {
@@ -257,7 +268,7 @@ impl Shared {
     }
 
     /// Keeps a closed conversation until it is over. Returns false if there is no room.
-    fn keep(&self, conv: &Arc<Conv>) -> bool {
+    fn keep(&self, conv: &Arc<NetConversation>) -> bool {
         let Ok(share) = self.lingers.take(&conv.user, 1) else { return false };
         let mut lingering = lock(&self.lingering);
         if self.queue.is_over() {
@@ -267,21 +278,25 @@ impl Shared {
         true
     }
 
-    fn let_go(&self, conv: &Conv) {
+    fn let_go(&self, conv: &NetConversation) {
         let gone = lock(&self.lingering).remove(&std::ptr::from_ref(conv).addr());
         drop(gone);
     }
 }
 
-impl Protocol {
+impl NetProtocol {
     /// Takes the right to one more conversation of this user.
-    fn room(&self, user: &User) -> Result<Room> {
+    fn room(&self, user: &ShareUser) -> Result<ConversationShares> {
         let all = self.shared.descriptors.take(user, 1).map_err(|lack| no_descriptor(&lack))?;
         let here = self.shares.take(user, 1).map_err(|lack| {
             let name = self.network.name();
             let text = match lack {
-                Lack::Mine(had) => format!("you have {had} conversations of {name}, and no more may be"),
-                Lack::All => format!("there are {} conversations of {name}, and no more may be", self.most),
+                ShareRefusal::Mine(had) => {
+                    format!("you have {had} conversations of {name}, and no more may be")
+                }
+                ShareRefusal::All => {
+                    format!("there are {} conversations of {name}, and no more may be", self.most)
+                }
             };
             Error::new(Errno::ENFILE, text)
         })?;
@@ -289,12 +304,17 @@ impl Protocol {
     }
 
     /// Creates a conversation with an open ctl.
-    fn made(self: &Arc<Self>, owner: Arc<Visitor>, room: Room, call: Option<Call>) -> Arc<Conv> {
+    fn made(
+        self: &Arc<Self>,
+        owner: Arc<Visitor>,
+        room: ConversationShares,
+        call: Option<Call>,
+    ) -> Arc<NetConversation> {
         let mut table = lock(&self.table);
         let number = table.next;
         table.next += 1;
-        let conv = Conv::new(self, number, owner, call);
-        table.convs.insert(number, Entry { dir: conversation(&conv).into(), _room: room });
+        let conv = NetConversation::new(self, number, owner, call);
+        table.convs.insert(number, ConversationEntry { dir: conversation(&conv).into(), _room: room });
         conv
     }
 
@@ -307,7 +327,7 @@ impl Protocol {
     fn clone_conv(self: &Arc<Self>, opening: Opening) {
         let who = &opening.visitor.who;
         let room = match opening.flags.writes() {
-            true => self.shared.policy.known().check_user(who).and_then(|()| self.room(&User::of(who))),
+            true => self.shared.policy.known().check_user(who).and_then(|()| self.room(&ShareUser::of(who))),
             false => Err(Error::new(Errno::EACCES, "clone is opened for reading and writing")),
         };
         let room = match room {
@@ -317,7 +337,7 @@ impl Protocol {
         let conv = self.made(opening.visitor.clone(), room, None);
         let number = conv.number.to_string();
         // The open cannot have been flushed: it is being served now.
-        let _ = opening.becomes(&[&number, "ctl"], Arc::new(Ctl::first(conv)));
+        let _ = opening.becomes(&[&number, "ctl"], Arc::new(ConversationCtlFile::first(conv)));
     }
 
     fn stats(&self) -> String {
@@ -350,19 +370,26 @@ impl Protocol {
 }
 
 /// Returns the files of a conversation. They hold no reference to it.
-fn conversation(conv: &Arc<Conv>) -> Dir {
-    let text = |says: fn(&Conv) -> String| {
+fn conversation(conv: &Arc<NetConversation>) -> Dir {
+    let text = |says: fn(&NetConversation) -> String| {
         let conv = Arc::downgrade(conv);
         File::text(move |_| conv.upgrade().map(|conv| says(&conv)).unwrap_or_default())
     };
     let (ctl, data, error, listen) = (gate(conv), gate(conv), gate(conv), gate(conv));
     let stops = Arc::downgrade(conv);
     Dir::new()
-        .file("ctl", File::opened(move |visitor, _| Ok(Box::new(Ctl::open(ctl(visitor)?)?))).consuming())
-        .file("data", File::opened(move |visitor, _| Ok(Box::new(Opened::data(data(visitor)?)?))).consuming())
+        .file(
+            "ctl",
+            File::opened(move |visitor, _| Ok(Box::new(ConversationCtlFile::open(ctl(visitor)?)?)))
+                .consuming(),
+        )
+        .file(
+            "data",
+            File::opened(move |visitor, _| Ok(Box::new(OpenDataFile::data(data(visitor)?)?))).consuming(),
+        )
         .file(
             "err",
-            File::opened(move |visitor, _| Ok(Box::new(Opened::error(error(visitor)?)?)))
+            File::opened(move |visitor, _| Ok(Box::new(OpenDataFile::error(error(visitor)?)?)))
                 .mode(0o444)
                 .consuming(),
         )
@@ -377,13 +404,15 @@ fn conversation(conv: &Arc<Conv>) -> Dir {
             )
             .consuming(),
         )
-        .file("local", text(Conv::local))
-        .file("remote", text(Conv::remote))
-        .file("status", text(Conv::status))
+        .file("local", text(NetConversation::local))
+        .file("remote", text(NetConversation::remote))
+        .file("status", text(NetConversation::status))
 }
 
 /// Returns a function that gives the conversation to clients that may open its files.
-fn gate(conv: &Arc<Conv>) -> impl Fn(&Visitor) -> Result<Arc<Conv>> + Send + Sync + 'static {
+fn gate(
+    conv: &Arc<NetConversation>,
+) -> impl Fn(&Visitor) -> Result<Arc<NetConversation>> + Send + Sync + 'static {
     let conv = Arc::downgrade(conv);
     move |visitor| {
         let conv = conv.upgrade().ok_or(Errno::ENOENT)?;

@@ -34,7 +34,7 @@ use super::stack::Place;
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    rules: Vec<Rule>,
+    rules: Vec<NetPolicyRule>,
     /// Only the server's owner is served.
     owner_only: bool,
     /// The file of the rules. It is read again when it has changed.
@@ -51,18 +51,18 @@ pub enum Want {
 }
 
 #[derive(Clone, Debug)]
-struct Rule {
+struct NetPolicyRule {
     allows: bool,
     /// `None`: both.
     want: Option<Want>,
     /// `None`: every network.
     network: Option<String>,
-    places: Places,
+    places: AddressPattern,
     /// Empty: all users.
-    users: Vec<User>,
+    users: Vec<RuleUser>,
 }
 
-impl Rule {
+impl NetPolicyRule {
     /// Returns whether the line applies to a client. An allow line for a user requires authentication. For a deny
     /// line an unauthenticated name is enough.
     fn is_of(&self, who: &Who) -> bool {
@@ -73,13 +73,13 @@ impl Rule {
 
 /// A user in a rule.
 #[derive(Clone, Debug)]
-struct User {
+struct RuleUser {
     name: String,
     /// The uid of this name on this machine.
     uid: Option<u32>,
 }
 
-impl User {
+impl RuleUser {
     /// Matches a client by its uid if it has one, else by its name.
     fn is(&self, who: &Who) -> bool {
         match who.uid {
@@ -90,16 +90,16 @@ impl User {
 }
 
 #[derive(Clone, Debug)]
-enum Places {
+enum AddressPattern {
     All,
-    Loopback(Ports),
-    Net { ip: IpAddr, bits: u8, ports: Ports },
-    Any(Ports),
+    Loopback(PortRange),
+    Net { ip: IpAddr, bits: u8, ports: PortRange },
+    Any(PortRange),
     Path { path: String, below: bool },
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Ports(u16, u16);
+struct PortRange(u16, u16);
 
 impl Default for Policy {
     /// The owner of the server may use the loopback. All other clients are refused: services at the loopback trust
@@ -112,11 +112,11 @@ impl Default for Policy {
 impl Policy {
     /// Allows every client the loopback, and nothing else.
     pub fn loopback() -> Self {
-        let loopback = Rule {
+        let loopback = NetPolicyRule {
             allows: true,
             want: None,
             network: None,
-            places: Places::Loopback(Ports(0, u16::MAX)),
+            places: AddressPattern::Loopback(PortRange(0, u16::MAX)),
             users: Vec::new(),
         };
         Self { rules: vec![loopback], owner_only: false, file: None }
@@ -146,7 +146,7 @@ impl Policy {
     /// machine, so it is refused if the user may only dial the loopback.
     pub(super) fn check_name(&self, host: &str, network: Option<&str>, who: &Who) -> Result<()> {
         self.check_user(who)?;
-        let is_his = |rule: &&Rule| {
+        let is_his = |rule: &&NetPolicyRule| {
             let of = rule.network.as_deref();
             let is_of = of.is_none() || network.is_none() || of == network;
             is_of && of != Some("unix") && rule.want != Some(Want::Announce) && rule.is_of(who)
@@ -187,7 +187,7 @@ impl Policy {
 
     /// Returns the decision of the first matching line.
     fn says(&self, want: Want, network: &str, place: &Place, who: &Who) -> Option<bool> {
-        let fits = |rule: &&Rule| {
+        let fits = |rule: &&NetPolicyRule| {
             rule.want.is_none_or(|of| of == want)
                 && rule.network.as_deref().is_none_or(|of| of == network)
                 && rule.places.has(place, rule.allows)
@@ -203,17 +203,17 @@ pub(super) fn no(want: Want, network: &str, place: &Place) -> Error {
 }
 
 /// A policy with its file, read again after changes.
-pub(super) struct Watched(Mutex<Watch>);
+pub(super) struct WatchedNetPolicy(Mutex<NetPolicyWatch>);
 
-struct Watch {
+struct NetPolicyWatch {
     policy: Arc<Policy>,
     /// The time of the next check.
     next: Duration,
 }
 
-impl Watched {
+impl WatchedNetPolicy {
     pub(super) fn new(policy: Policy) -> Self {
-        Self(Mutex::new(Watch { policy: Arc::new(policy), next: Duration::ZERO }))
+        Self(Mutex::new(NetPolicyWatch { policy: Arc::new(policy), next: Duration::ZERO }))
     }
 
     /// Returns the known policy, without a check of the file.
@@ -261,7 +261,7 @@ impl Watched {
 
 /// Reads the rules of a file that may be in the middle of a write. If its last line is complete, a truncated file is
 /// never too permissive, since the default is to refuse.
-fn again(file: &Path) -> std::result::Result<Vec<Rule>, String> {
+fn again(file: &Path) -> std::result::Result<Vec<NetPolicyRule>, String> {
     let text = read_rights(file)?;
     match text.is_empty() || text.ends_with('\n') {
         true => text.parse().map(|policy: Policy| policy.rules),
@@ -284,7 +284,7 @@ impl fmt::Display for Want {
     }
 }
 
-impl Places {
+impl AddressPattern {
     /// Returns whether a line matches a place. An unspecified address stands for many: an allow line must cover all
     /// of them, and a deny line only one.
     fn has(&self, place: &Place, allows: bool) -> bool {
@@ -329,7 +329,7 @@ impl Places {
 
     /// Returns whether these are all addresses with all ports.
     fn are_all(&self) -> bool {
-        matches!(self, Self::All | Self::Any(Ports(0, u16::MAX)))
+        matches!(self, Self::All | Self::Any(PortRange(0, u16::MAX)))
     }
 
     /// Returns whether any of these is beyond the loopback.
@@ -348,7 +348,7 @@ fn width(ip: IpAddr) -> u8 {
     if ip.is_ipv4() { 32 } else { 128 }
 }
 
-impl Ports {
+impl PortRange {
     fn has(self, port: u16) -> bool {
         (self.0..=self.1).contains(&port)
     }
@@ -396,7 +396,7 @@ impl FromStr for Policy {
     }
 }
 
-fn rule(words: &[&str]) -> std::result::Result<Rule, String> {
+fn rule(words: &[&str]) -> std::result::Result<NetPolicyRule, String> {
     let [verb, want, pattern, users @ ..] = words else {
         return Err("write allow|deny dial|announce|any NETWORK!ADDRESS!PORTS [USER ...]".into());
     };
@@ -418,44 +418,44 @@ fn rule(words: &[&str]) -> std::result::Result<Rule, String> {
     }
     let places = match (network, places) {
         // A deny for all addresses includes unix sockets. An allow must name them.
-        ("*", "*" | "*!*") if !allows => Places::All,
+        ("*", "*" | "*!*") if !allows => AddressPattern::All,
         ("unix", places) => path(places)?,
         (_, places) => ip(places)?,
     };
     let network = (network != "*").then(|| network.to_owned());
     let names = (!users.is_empty()).then(crate::disk::names);
     let uid = |user: &str| names.as_ref().and_then(|names| names.uid(user.as_bytes()));
-    let users = users.iter().map(|user| User { name: (*user).to_owned(), uid: uid(user) }).collect();
-    Ok(Rule { allows, want, network, places, users })
+    let users = users.iter().map(|user| RuleUser { name: (*user).to_owned(), uid: uid(user) }).collect();
+    Ok(NetPolicyRule { allows, want, network, places, users })
 }
 
-fn path(text: &str) -> std::result::Result<Places, String> {
+fn path(text: &str) -> std::result::Result<AddressPattern, String> {
     if text == "*" {
-        return Ok(Places::All);
+        return Ok(AddressPattern::All);
     }
     if !text.starts_with('/') {
         return Err(format!("`{text}` is no path: it begins with /"));
     }
     let (path, below) = text.strip_suffix('*').map_or((text, false), |path| (path, true));
-    Ok(Places::Path { path: path.into(), below })
+    Ok(AddressPattern::Path { path: path.into(), below })
 }
 
-fn ip(text: &str) -> std::result::Result<Places, String> {
+fn ip(text: &str) -> std::result::Result<AddressPattern, String> {
     let (address, ports) = text.split_once('!').unwrap_or((text, "*"));
     let ports = match ports.split_once('-') {
-        _ if ports == "*" => Ok(Ports(0, u16::MAX)),
-        None => ports.parse().map(|port| Ports(port, port)),
-        Some((from, to)) => from.parse().and_then(|from| to.parse().map(|to| Ports(from, to))),
+        _ if ports == "*" => Ok(PortRange(0, u16::MAX)),
+        None => ports.parse().map(|port| PortRange(port, port)),
+        Some((from, to)) => from.parse().and_then(|from| to.parse().map(|to| PortRange(from, to))),
     };
-    if let Ok(Ports(from, to)) = ports
+    if let Ok(PortRange(from, to)) = ports
         && from > to
     {
         return Err(format!("`{text}`: the ports from {from} to {to} are none"));
     }
     let ports = ports.map_err(|_| format!("`{text}`: ports are a number, FROM-TO, or *"))?;
     Ok(match address.split_once('/') {
-        None if address == "*" => Places::Any(ports),
-        None if address == "loopback" => Places::Loopback(ports),
+        None if address == "*" => AddressPattern::Any(ports),
+        None if address == "loopback" => AddressPattern::Loopback(ports),
         split => {
             let (ip, bits) = split.map_or((address, None), |(ip, bits)| (ip, Some(bits)));
             let ip: IpAddr = ip.parse().map_err(|_| format!("`{ip}` is no IP address, loopback or *"))?;
@@ -465,9 +465,9 @@ fn ip(text: &str) -> std::result::Result<Places, String> {
             match (ip.to_canonical(), ip) {
                 // Places have canonical IPv4 addresses.
                 (v4 @ IpAddr::V4(_), IpAddr::V6(_)) if bits >= 96 => {
-                    Places::Net { ip: v4, bits: bits - 96, ports }
+                    AddressPattern::Net { ip: v4, bits: bits - 96, ports }
                 }
-                _ => Places::Net { ip, bits, ports },
+                _ => AddressPattern::Net { ip, bits, ports },
             }
         }
     })
@@ -659,9 +659,9 @@ mod tests {
     }
 
     /// A clock set by the test.
-    struct Set(Mutex<Duration>);
+    struct SettableClock(Mutex<Duration>);
 
-    impl Clock for Set {
+    impl Clock for SettableClock {
         fn now(&self) -> Duration {
             *lock(&self.0)
         }
@@ -681,11 +681,11 @@ mod tests {
     fn a_changed_file_is_followed_and_a_wrong_one_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("policy");
-        let clock = Set(Mutex::default());
+        let clock = SettableClock(Mutex::default());
         let later = || *lock(&clock.0) += LOOKED_AT;
         let write = |text: &str| fs::write(&file, text).unwrap();
         write("allow dial tcp!10.0.0.1!80\n");
-        let watched = Watched::new(Policy::read(&file).unwrap());
+        let watched = WatchedNetPolicy::new(Policy::read(&file).unwrap());
         let may = |place| watched.now(&clock).check(Want::Dial, "tcp", &ip(place), &who("x")).is_ok();
         assert!(may("10.0.0.1:80") && !may("10.0.0.22:80"));
         write("allow dial tcp!10.0.0.22!80\n");

@@ -15,54 +15,54 @@ use nine_io::synth::{Ask, Handle, Visitor};
 use nine_net::lock::{Mutex, lock};
 use nine_proto::{Errno, Error, Result};
 
-use super::driver::{Bell, Job};
+use super::driver::{DriverJob, DriverWaker};
 use super::policy::Want;
 use super::stack::{Asks, Later, Network, Place};
-use super::{Shared, TEXT_MAX};
+use super::{NetShared, TEXT_MAX};
 use crate::net::conv::failed;
 
 /// The lookup function of `cs` or `dns`.
-pub(super) type Finds = fn(&[Arc<dyn Network>], &str, Asks) -> Later<Result<Vec<String>>>;
+pub(super) type LookupFn = fn(&[Arc<dyn Network>], &str, Asks) -> Later<Result<Vec<String>>>;
 
 /// The maximum number of answers to a query; further ones are dropped.
-const MOST: usize = 64;
+const ANSWERS_MAX: usize = 64;
 
 /// One open `cs` or `dns`.
-pub(super) struct Query {
-    finds: Finds,
+pub(super) struct NameQuery {
+    finds: LookupFn,
     networks: Arc<[Arc<dyn Network>]>,
-    shared: Arc<Shared>,
+    shared: Arc<NetShared>,
     visitor: Arc<Visitor>,
-    bell: Arc<Bell>,
-    state: Mutex<State>,
+    bell: Arc<DriverWaker>,
+    state: Mutex<NameQueryState>,
 }
 
 #[derive(Default)]
-struct State {
+struct NameQueryState {
     answers: Vec<Bytes>,
     /// The lookup in progress, and the write that waits for it.
     asking: Option<(Ask, Later<Result<Vec<String>>>)>,
 }
 
-impl Query {
+impl NameQuery {
     pub(super) fn new(
-        shared: &Arc<Shared>,
+        shared: &Arc<NetShared>,
         networks: &Arc<[Arc<dyn Network>]>,
         visitor: &Arc<Visitor>,
-        finds: Finds,
+        finds: LookupFn,
     ) -> Arc<Self> {
         Arc::new_cyclic(|me: &Weak<Self>| Self {
             finds,
             networks: networks.clone(),
             shared: shared.clone(),
             visitor: visitor.clone(),
-            bell: Bell::new(me.clone(), &shared.queue),
+            bell: DriverWaker::new(me.clone(), &shared.queue),
             state: Mutex::default(),
         })
     }
 }
 
-impl Handle for Query {
+impl Handle for NameQuery {
     fn read(&self, ask: Ask) {
         let mut offset = ask.offset;
         let answer = lock(&self.state).answers.iter().find_map(|answer| {
@@ -120,14 +120,14 @@ impl Handle for Query {
     }
 }
 
-impl Job for Query {
+impl DriverJob for NameQuery {
     fn turn(&self, cx: &mut Context<'_>) {
         let mut state = lock(&self.state);
         let Some((_, found)) = &mut state.asking else { return };
         let Poll::Ready(found) = found.as_mut().poll(cx) else { return };
         let asked = mem::take(&mut state.asking);
         let said = found.map(|answers| {
-            state.answers = answers.into_iter().take(MOST).map(Bytes::from).collect();
+            state.answers = answers.into_iter().take(ANSWERS_MAX).map(Bytes::from).collect();
         });
         drop(state);
         if let Some((ask, _)) = asked {

@@ -11,12 +11,12 @@ use nine_net::lock::{Mutex, lock};
 /// The user of a share: the authenticated uid, or the name if there is none; and whether the user is authenticated.
 /// The connection, core or listener does not matter, nor a name given in addition to a uid.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct User {
+pub(super) struct ShareUser {
     id: Result<u32, Box<str>>,
     proven: bool,
 }
 
-impl User {
+impl ShareUser {
     pub(super) fn of(who: &Who) -> Self {
         // A client that has shown the token counts as the user that runs the server, on any front end.
         Self { id: who.uid.ok_or_else(|| who.name.clone()), proven: who.is_proven() }
@@ -24,22 +24,22 @@ impl User {
 }
 
 /// The amount of a resource.
-pub(super) struct Shares {
+pub(super) struct FairShares {
     most: usize,
     /// The maximum for one user.
     each: usize,
-    had: Mutex<Had>,
+    had: Mutex<ShareUsage>,
 }
 
 #[derive(Default)]
-struct Had {
+struct ShareUsage {
     all: usize,
-    each: HashMap<User, usize>,
+    each: HashMap<ShareUser, usize>,
 }
 
 /// The reason why a share is refused.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Lack {
+pub(super) enum ShareRefusal {
     /// This user has this amount, and would exceed the maximum for one user.
     Mine(usize),
     /// All users together would exceed the total.
@@ -47,13 +47,13 @@ pub(super) enum Lack {
 }
 
 /// A user's share.
-pub(super) struct Share {
-    of: Arc<Shares>,
-    user: User,
+pub(super) struct UserShare {
+    of: Arc<FairShares>,
+    user: ShareUser,
     n: usize,
 }
 
-impl Shares {
+impl FairShares {
     pub(super) fn new(most: usize) -> Arc<Self> {
         Self::of(most, most.div_ceil(2))
     }
@@ -63,22 +63,22 @@ impl Shares {
         Arc::new(Self { most, each, had: Mutex::default() })
     }
 
-    pub(super) fn take(self: &Arc<Self>, user: &User, n: usize) -> Result<Share, Lack> {
+    pub(super) fn take(self: &Arc<Self>, user: &ShareUser, n: usize) -> Result<UserShare, ShareRefusal> {
         let mut had = lock(&self.had);
         let mine = had.each.get(user).copied().unwrap_or_default();
         if mine + n > self.each {
-            return Err(Lack::Mine(mine));
+            return Err(ShareRefusal::Mine(mine));
         }
         if had.all + n > self.most {
-            return Err(Lack::All);
+            return Err(ShareRefusal::All);
         }
         had.all += n;
         had.each.insert(user.clone(), mine + n);
-        Ok(Share { of: self.clone(), user: user.clone(), n })
+        Ok(UserShare { of: self.clone(), user: user.clone(), n })
     }
 }
 
-impl Drop for Share {
+impl Drop for UserShare {
     fn drop(&mut self) {
         let mut had = lock(&self.of.had);
         had.all -= self.n;
@@ -113,26 +113,26 @@ mod tests {
             (Who { uid: None, ..one.clone() }, false),
             (Who { proof: unix(1000), ..one.clone() }, false),
         ] {
-            assert_eq!(User::of(&one) == User::of(&other), same, "{other:?}");
+            assert_eq!(ShareUser::of(&one) == ShareUser::of(&other), same, "{other:?}");
         }
         let proven = Who { proof: unix(1000), ..one.clone() };
         // Authenticated by the kernel as root or as this user with any group, or by a certificate.
         let certificate = Proof::Certificate { name: "glenda".into(), fingerprint: [0; 32] };
         for proof in [unix(0), Proof::Unix { uid: 1000, gid: 8 }, certificate] {
-            assert_eq!(User::of(&proven), User::of(&Who { proof, ..one.clone() }));
+            assert_eq!(ShareUser::of(&proven), ShareUser::of(&Who { proof, ..one.clone() }));
         }
-        assert_ne!(User::of(&who("a", None)), User::of(&who("b", None)));
+        assert_ne!(ShareUser::of(&who("a", None)), ShareUser::of(&who("b", None)));
     }
 
     #[test]
     fn one_user_has_half_at_most_and_all_have_all() {
-        let shares = Shares::new(10);
+        let shares = FairShares::new(10);
         let proven = |uid| Who { proof: Proof::Unix { uid, gid: 7 }, ..who("", Some(uid)) };
-        let users = [1, 2, 3].map(|uid| User::of(&proven(uid)));
+        let users = [1, 2, 3].map(|uid| ShareUser::of(&proven(uid)));
         let five = shares.take(&users[0], 5).ok().unwrap();
-        assert_eq!(shares.take(&users[0], 1).err(), Some(Lack::Mine(5)));
+        assert_eq!(shares.take(&users[0], 1).err(), Some(ShareRefusal::Mine(5)));
         let _four = shares.take(&users[1], 4).ok().unwrap();
-        assert_eq!(shares.take(&users[2], 2).err(), Some(Lack::All));
+        assert_eq!(shares.take(&users[2], 2).err(), Some(ShareRefusal::All));
         drop(five);
         assert!(shares.take(&users[2], 2).is_ok());
         // Users without shares leave no entry.

@@ -21,7 +21,7 @@ use nine_stream::{Chain, Putting, Reading};
 use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use super::aside::aside;
-use super::datagrams::Running;
+use super::datagrams::DatagramCallDriver;
 use super::policy::{Policy, Want};
 
 /// A future that runs on the task of the [`Driver`](super::Driver).
@@ -170,7 +170,7 @@ pub struct Messages {
     /// The part of a message that a read does not take is discarded.
     pub(super) cuts: bool,
     /// The driver that continues after the close.
-    pub(super) running: Option<Running>,
+    pub(super) running: Option<DatagramCallDriver>,
 }
 
 impl Messages {
@@ -243,7 +243,7 @@ impl Network for Unix {
             let socket = match aside(move || dial_path(&at)).await {
                 // The socket exists but its backlog is full: wait.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    Socket::connect(&addr(&to), PATIENCE).await?
+                    Socket::connect(&addr(&to), CONNECT_TIMEOUT).await?
                 }
                 fd => Socket::from_parts(fd?, Peer { addr: format!("unix!{to}"), proof: Proof::None })?,
             };
@@ -309,9 +309,9 @@ impl Wire for Socket {
 }
 
 /// A listener on this machine.
-struct Bound(Listener);
+struct LocalListener(Listener);
 
-impl Announced for Bound {
+impl Announced for LocalListener {
     fn local(&self) -> String {
         match self.0.addr() {
             Addr::Unix { path } => path.display().to_string(),
@@ -339,7 +339,7 @@ fn dial(to: Place, from: Option<Place>) -> Later<io::Result<Call>> {
     Box::pin(async move {
         let socket = match (&to, from) {
             (Place::Ip(to), Some(Place::Ip(from))) => dial_from(*to, from).await?,
-            _ => Socket::connect(&addr(&to), PATIENCE).await?,
+            _ => Socket::connect(&addr(&to), CONNECT_TIMEOUT).await?,
         };
         Ok(Call { remote: to.to_string(), ..call(socket)? })
     })
@@ -374,7 +374,7 @@ async fn dial_from(to: SocketAddr, from: SocketAddr) -> io::Result<Socket> {
 
 fn announce(at: &Place) -> Later<io::Result<Box<dyn Announced>>> {
     // It is an address or a path, so there is no lookup to wait for.
-    let bound = Listener::bind(&addr(at)).map(|listener| Box::new(Bound(listener)) as _);
+    let bound = Listener::bind(&addr(at)).map(|listener| Box::new(LocalListener(listener)) as _);
     Box::pin(ready(bound))
 }
 
@@ -464,4 +464,4 @@ fn bad(why: &str) -> io::Error {
 }
 
 /// The timeout of a connect.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,7 +1,7 @@
 //! Control groups, one for each session, of version 2, of version 1, or of both.
 //!
-//! In: the hierarchies (mounts, this process' groups) and a session's limits. Out: a [`Group`]: files to join it, its
-//! resource use, and the end of all its processes.
+//! In: the hierarchies (mounts, this process' groups) and a session's limits. Out: a [`SessionCgroup`]: files to join
+//! it, its resource use, and the end of all its processes.
 //!
 //! The interface is files only, so that tests use a directory instead of the kernel. Waits for the kernel, for a
 //! limited time.
@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
-use super::policy::Limits;
+use super::policy::SessionLimits;
 
 /// The places where groups can be created: a directory for each controller. In version 2 all are the same directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Groups {
+pub(super) struct CgroupRoots {
     /// Version 2: for killing, and for its controllers if it has any.
     unified: Option<PathBuf>,
     /// Version 2 controllers that groups there have.
@@ -31,7 +31,7 @@ pub(super) struct Groups {
 
 /// The resource use of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Used {
+pub(super) struct CgroupUsage {
     /// Microseconds of user and of system time.
     pub(super) user: u64,
     pub(super) system: u64,
@@ -43,13 +43,13 @@ pub(super) struct Used {
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub(super) struct Group {
+pub(super) struct SessionCgroup {
     unified: Option<PathBuf>,
     has: Vec<String>,
     split: BTreeMap<String, PathBuf>,
 }
 
-impl Groups {
+impl CgroupRoots {
     /// Returns those of this machine.
     pub(super) fn find() -> Self {
         let text = |path| fs::read_to_string(path).unwrap_or_default();
@@ -138,7 +138,7 @@ impl Groups {
     }
 
     /// Creates a group with this name. Controllers that fail are left out, and that is logged.
-    pub(super) fn make(&self, name: &str, limits: &Limits, cpus: Option<&str>) -> Group {
+    pub(super) fn make(&self, name: &str, limits: &SessionLimits, cpus: Option<&str>) -> SessionCgroup {
         let make = |dir: &PathBuf| {
             let dir = dir.join(name);
             match fs::create_dir(&dir) {
@@ -152,7 +152,7 @@ impl Groups {
         let split = self.split.iter().filter_map(|(of, dir)| Some((of.clone(), make(dir)?))).collect();
         let unified = self.unified.as_ref().and_then(make);
         let has = if unified.is_some() { self.has.clone() } else { Vec::new() };
-        let mut group = Group { unified, has, split };
+        let mut group = SessionCgroup { unified, has, split };
         group.limit("memory", &[("memory.max", "memory.limit_in_bytes", &limits.memory.to_string())]);
         // Swap is not allowed, since it would not count. A kernel without swap does not have these files.
         if let Some((dir, version)) = group.dir("memory") {
@@ -202,7 +202,7 @@ impl Groups {
     }
 }
 
-impl Group {
+impl SessionCgroup {
     /// Returns the files to which a process writes to join the group.
     pub(super) fn joins(&self) -> Vec<String> {
         self.dirs().map(|dir| dir.join("cgroup.procs").display().to_string()).collect()
@@ -265,8 +265,8 @@ impl Group {
         self.has.retain(|name| name != controller);
     }
 
-    pub(super) fn used(&self) -> Used {
-        let mut used = Used::default();
+    pub(super) fn used(&self) -> CgroupUsage {
+        let mut used = CgroupUsage::default();
         if let Some((dir, version)) = self.dir("memory") {
             let (most, events) = match version {
                 2 => ("memory.peak", "memory.events"),
@@ -303,14 +303,14 @@ impl Group {
             false => drop(fs::write(dir.join("cgroup.freeze"), number)),
         };
         freeze("FROZEN", "1");
-        for _ in 0..PATIENCE {
+        for _ in 0..EXIT_CHECKS_MAX {
             kill_all(&members(dir));
             let is_frozen =
                 fs::read_to_string(dir.join("freezer.state")).map_or(true, |now| now.trim() == "FROZEN");
             if is_frozen {
                 break;
             }
-            thread::sleep(PAUSE);
+            thread::sleep(EXIT_CHECK_INTERVAL);
         }
         kill_all(&members(dir));
         freeze("THAWED", "0");
@@ -318,13 +318,13 @@ impl Group {
 
     /// Kills all processes, waits for a limited time until they have ended, and removes the group.
     pub(super) fn end(&self) {
-        let late = Instant::now() + ENDS;
+        let late = Instant::now() + GROUP_EXIT_TIMEOUT;
         while Instant::now() < late {
             self.kill();
             if self.dirs().all(|dir| members(dir).is_empty()) {
                 break;
             }
-            thread::sleep(PAUSE);
+            thread::sleep(EXIT_CHECK_INTERVAL);
         }
         end(&self.dirs().cloned().collect::<Vec<_>>());
         if let Some(dir) = self.dirs().find(|dir| dir.exists()) {
@@ -341,11 +341,11 @@ fn end(dirs: &[PathBuf]) {
             .write(true)
             .open(dir.join("cgroup.kill"))
             .and_then(|mut kill| kill.write_all(b"1"));
-        for _ in 0..PATIENCE {
+        for _ in 0..EXIT_CHECKS_MAX {
             match fs::remove_dir(dir) {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
                     kill_all(&members(dir));
-                    thread::sleep(PAUSE);
+                    thread::sleep(EXIT_CHECK_INTERVAL);
                 }
                 _ => break,
             }
@@ -398,16 +398,16 @@ fn value(file: &Path, key: &str) -> u64 {
 /// The controllers that sessions use.
 const CONTROLLERS: [&str; 5] = ["memory", "cpuacct", "cpuset", "pids", "freezer"];
 /// The number of checks whether processes have ended.
-const PATIENCE: usize = 500;
-const PAUSE: Duration = Duration::from_millis(5);
+const EXIT_CHECKS_MAX: usize = 500;
+const EXIT_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 /// How long all processes of a group may take to end.
-const ENDS: Duration = Duration::from_secs(10);
+const GROUP_EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { memory: 64 << 20, cpu: None, processes: 9 };
+    const LIMITS: SessionLimits = SessionLimits { memory: 64 << 20, cpu: None, processes: 9 };
 
     #[test]
     fn hierarchies_are_found_by_mounts_and_our_own_groups() {
@@ -421,7 +421,7 @@ mod tests {
              cg {at}/systemd cgroup rw,name=systemd 0 0\ncg2 {at}/unified cgroup2 rw 0 0\n"
         );
         let own = "4:memory:/us/here\n3:pids:/hidden/from/us\n1:name=systemd:/x\n0::/us\n";
-        let groups = Groups::of(&mounts, own);
+        let groups = CgroupRoots::of(&mounts, own);
         assert_eq!(groups.unified, Some(root.path().join("unified/us")));
         assert_eq!(groups.split["memory"], root.path().join("memory/us/here"));
         assert_eq!(groups.split["pids"], root.path().join("pids"), "the top is seen");
@@ -432,7 +432,7 @@ mod tests {
     fn version_two_gets_its_limits_and_says_what_was_used() {
         let root = tempfile::tempdir().unwrap();
         let has = ["memory", "pids", "cpuset"].map(String::from).to_vec();
-        let groups = Groups { unified: Some(root.path().into()), has, split: BTreeMap::new() };
+        let groups = CgroupRoots { unified: Some(root.path().into()), has, split: BTreeMap::new() };
         let group = groups.make("one", &LIMITS, Some("0,1"));
         let dir = root.path().join("one");
         let text = |name: &str| fs::read_to_string(dir.join(name)).unwrap();
@@ -446,7 +446,7 @@ mod tests {
         ] {
             fs::write(dir.join(name), text).unwrap();
         }
-        assert_eq!(group.used(), Used { user: 20, system: 10, memory: 4096, is_short: true });
+        assert_eq!(group.used(), CgroupUsage { user: 20, system: 10, memory: 4096, is_short: true });
         group.kill();
         assert_eq!(text("cgroup.kill"), "1");
         assert!(groups.kills() && group.has("memory") && !group.has("freezer"));
@@ -461,7 +461,7 @@ mod tests {
             (name.to_owned(), root.path().join(name))
         });
         fs::write(root.path().join("cpuset/cpuset.mems"), "0\n").unwrap();
-        let groups = Groups { unified: None, has: Vec::new(), split: split.into() };
+        let groups = CgroupRoots { unified: None, has: Vec::new(), split: split.into() };
         let group = groups.make("one", &LIMITS, Some("1"));
         let text = |path: &str| fs::read_to_string(root.path().join(path)).unwrap();
         assert_eq!(text("memory/one/memory.limit_in_bytes"), "67108864");
@@ -474,7 +474,7 @@ mod tests {
         ] {
             fs::write(root.path().join(path), text).unwrap();
         }
-        assert_eq!(group.used(), Used { user: 5000, system: 3, memory: 0, is_short: false });
+        assert_eq!(group.used(), CgroupUsage { user: 5000, system: 3, memory: 0, is_short: false });
         fs::write(root.path().join("freezer/one/freezer.state"), "THAWED").unwrap();
         group.kill();
         assert_eq!(text("freezer/one/freezer.state"), "THAWED");
@@ -484,10 +484,13 @@ mod tests {
     #[test]
     fn where_nothing_may_be_made_there_is_no_group() {
         let gone = PathBuf::from("/nowhere/at/all");
-        let mut groups =
-            Groups { unified: Some(gone.clone()), has: Vec::new(), split: [("pids".into(), gone)].into() };
+        let mut groups = CgroupRoots {
+            unified: Some(gone.clone()),
+            has: Vec::new(),
+            split: [("pids".into(), gone)].into(),
+        };
         groups.settle(false);
-        assert_eq!(groups, Groups::default());
+        assert_eq!(groups, CgroupRoots::default());
         let group = groups.make("one", &LIMITS, None);
         assert!(!group.kills() && !group.counts() && group.joins().is_empty());
     }

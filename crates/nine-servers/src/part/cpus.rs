@@ -11,25 +11,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use nine_net::lock::{Mutex, lock};
 use nine_proto::{Errno, Error, Result};
 
-use super::cgroup::Group;
+use super::cgroup::SessionCgroup;
 use super::policy::cpu_list;
 use super::session::{busy, wrong};
 
 /// See the module.
-pub(super) struct Cpus {
+pub(super) struct CpuAllocator {
     /// Groups can have processors here.
     can: bool,
-    state: Mutex<State>,
+    state: Mutex<CpuAllocation>,
 }
 
 #[derive(Default)]
-struct State {
+struct CpuAllocation {
     own: BTreeMap<usize, u64>,
     /// Sessions that run on the remaining processors, with the set these are taken from.
-    common: BTreeMap<u64, (BTreeSet<usize>, Group)>,
+    common: BTreeMap<u64, (BTreeSet<usize>, SessionCgroup)>,
 }
 
-impl Cpus {
+impl CpuAllocator {
     pub(super) fn new(can: bool) -> Self {
         Self { can, state: Mutex::default() }
     }
@@ -78,7 +78,7 @@ impl Cpus {
     }
 
     /// Registers a group to be updated, if its session has no processors of its own.
-    pub(super) fn joins(&self, number: u64, online: &BTreeSet<usize>, group: &Group) {
+    pub(super) fn joins(&self, number: u64, online: &BTreeSet<usize>, group: &SessionCgroup) {
         let mut state = lock(&self.state);
         if group.has("cpuset") && !state.own.values().any(|of| *of == number) {
             state.common.insert(number, (online.clone(), group.clone()));
@@ -103,7 +103,7 @@ impl Cpus {
     }
 }
 
-impl State {
+impl CpuAllocation {
     fn follow(&self) {
         for (online, group) in self.common.values() {
             group.moves(&cpu_list(&left(online, &self.own)));
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn one_processor_is_left_and_none_is_twos() {
-        let (cpus, online) = (Cpus::new(true), BTreeSet::from([0, 1, 2]));
+        let (cpus, online) = (CpuAllocator::new(true), BTreeSet::from([0, 1, 2]));
         let may = |number, of: &[usize]| cpus.dedicate(number, &online, &of.iter().copied().collect());
         assert_eq!(may(1, &[0, 1, 2]).unwrap_err().errno, Errno::EBUSY);
         may(1, &[0]).unwrap();
@@ -133,7 +133,7 @@ mod tests {
         assert!(cpus.of(3, &[1].into()).is_err());
         cpus.forget(1);
         may(2, &[0, 1]).unwrap();
-        let none = Cpus::new(false).dedicate(1, &online, &[0].into());
+        let none = CpuAllocator::new(false).dedicate(1, &online, &[0].into());
         assert_eq!(none.unwrap_err().errno, Errno::EOPNOTSUPP);
     }
 }

@@ -9,39 +9,39 @@ use nine_io::server::ReqId;
 use nine_io::synth::{Ask, Handle, Opening};
 use nine_proto::{Errno, Error, Result};
 
-use super::session::{self, Session, Words};
+use super::session::{self, PartSession, WordListKind};
 
 /// A counted open of a session.
-pub(super) struct Opened(Arc<Session>);
+pub(super) struct SessionOpen(Arc<PartSession>);
 
-impl Opened {
+impl SessionOpen {
     /// Wraps a session; this open is counted already.
-    pub(super) fn of(session: Arc<Session>) -> Self {
+    pub(super) fn of(session: Arc<PartSession>) -> Self {
         Self(session)
     }
 }
 
-impl Drop for Opened {
+impl Drop for SessionOpen {
     fn drop(&mut self) {
         self.0.closed();
     }
 }
 
 /// An open `ctl` or `clone`.
-pub(super) struct Ctl {
+pub(super) struct SessionCtlFile {
     number: Bytes,
-    session: Opened,
+    session: SessionOpen,
     /// It was opened by the session's key.
     has_key: bool,
 }
 
-impl Ctl {
-    pub(super) fn new(session: Opened, has_key: bool) -> Self {
+impl SessionCtlFile {
+    pub(super) fn new(session: SessionOpen, has_key: bool) -> Self {
         Self { number: format!("{}\n", session.0.number).into(), session, has_key }
     }
 }
 
-impl Handle for Ctl {
+impl Handle for SessionCtlFile {
     fn read(&self, ask: Ask) {
         ask.give_from(&self.number);
     }
@@ -52,9 +52,9 @@ impl Handle for Ctl {
 }
 
 /// An open `argv` or `env`.
-pub(super) struct Text(pub(super) Opened, pub(super) Words);
+pub(super) struct WordListFile(pub(super) SessionOpen, pub(super) WordListKind);
 
-impl Handle for Text {
+impl Handle for WordListFile {
     fn read(&self, ask: Ask) {
         let words = self.0.0.words(self.1);
         ask.give_from(&words);
@@ -66,14 +66,14 @@ impl Handle for Text {
 }
 
 /// An open `exec`.
-pub(super) struct Exec {
-    session: Opened,
+pub(super) struct ExecFile {
+    session: SessionOpen,
     /// `None` while it is being closed.
-    written: Option<Arc<Written>>,
+    written: Option<Arc<ProgramUpload>>,
 }
 
 /// A program being written.
-struct Written {
+struct ProgramUpload {
     file: File,
     /// The announced length, if any.
     length: Option<u64>,
@@ -82,7 +82,7 @@ struct Written {
     has_failed: AtomicBool,
 }
 
-impl Written {
+impl ProgramUpload {
     fn write(&self, ask: &Ask) -> Result<()> {
         let done = session::store(&self.file, self.length, ask.offset, &ask.data);
         match done {
@@ -102,9 +102,9 @@ impl Written {
     }
 }
 
-impl Exec {
+impl ExecFile {
     /// Opens it, on another thread. The first client to open it writes the program.
-    pub(super) fn open(session: Opened, opening: Opening) {
+    pub(super) fn open(session: SessionOpen, opening: Opening) {
         if !opening.flags.writes() || opening.flags.reads() {
             return opening.fail(Error::new(Errno::EACCES, "exec is opened for writing"));
         }
@@ -117,7 +117,7 @@ impl Exec {
             // If the open was flushed, the handle is dropped here.
             Ok(file) => {
                 let (bytes, has_failed) = Default::default();
-                let written = Some(Arc::new(Written { file, length, bytes, has_failed }));
+                let written = Some(Arc::new(ProgramUpload { file, length, bytes, has_failed }));
                 drop(opening.opened(Arc::new(Self { session, written })));
             }
             Err(error) => {
@@ -128,7 +128,7 @@ impl Exec {
     }
 }
 
-impl Handle for Exec {
+impl Handle for ExecFile {
     fn write(&self, ask: Ask) {
         let Some(written) = self.written.clone() else { return ask.fail(Errno::EBADF.into()) };
         self.session.0.shared.aside(self.session.0.number, move || {
@@ -140,7 +140,7 @@ impl Handle for Exec {
     }
 }
 
-impl Drop for Exec {
+impl Drop for ExecFile {
     fn drop(&mut self) {
         let is_whole = self.written.take().is_some_and(|written| written.is_whole());
         self.session.0.end_program(is_whole);
@@ -148,16 +148,16 @@ impl Drop for Exec {
 }
 
 /// An open `stdin`.
-pub(super) struct Input(Opened);
+pub(super) struct StdinFile(SessionOpen);
 
-impl Input {
-    pub(super) fn open(session: Opened) -> Result<Box<dyn Handle>> {
+impl StdinFile {
+    pub(super) fn open(session: SessionOpen) -> Result<Box<dyn Handle>> {
         session.0.open_input()?;
         Ok(Box::new(Self(session)))
     }
 }
 
-impl Handle for Input {
+impl Handle for StdinFile {
     fn write(&self, ask: Ask) {
         match ask.data.is_empty() {
             true => ask.done(Ok(())),
@@ -171,16 +171,16 @@ impl Handle for Input {
     }
 }
 
-impl Drop for Input {
+impl Drop for StdinFile {
     fn drop(&mut self) {
         self.0.0.close_input();
     }
 }
 
 /// An open `stdout` or `stderr`.
-pub(super) struct Output(pub(super) Opened, pub(super) usize);
+pub(super) struct OutputFile(pub(super) SessionOpen, pub(super) usize);
 
-impl Handle for Output {
+impl Handle for OutputFile {
     fn read(&self, ask: Ask) {
         match ask.count {
             0 => ask.give(Bytes::new()),
@@ -195,9 +195,9 @@ impl Handle for Output {
 }
 
 /// An open `wait`.
-pub(super) struct Wait(pub(super) Opened);
+pub(super) struct WaitFile(pub(super) SessionOpen);
 
-impl Handle for Wait {
+impl Handle for WaitFile {
     fn read(&self, ask: Ask) {
         self.0.0.wait(ask);
     }

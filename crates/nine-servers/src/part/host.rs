@@ -24,16 +24,18 @@ use nine_net::{Env, Peer, Proof, Socket, Timer, Transport, Waited};
 use nine_proto::{Errno, Error, Result};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
-use super::cgroup::{Group, Used};
-use super::launch::{Launched, Plan, is_program};
-use super::session::{Answers, End, Phase, Session, State, Whose, error_of, over};
-use super::{Exec, Pieces, Shared, Spread, Start};
+use super::cgroup::{CgroupUsage, SessionCgroup};
+use super::launch::{LaunchPlan, LaunchedProcess, is_program};
+use super::session::{
+    PartSession, ProgramExit, SessionAnswers, SessionOwner, SessionPhase, SessionState, error_of, over,
+};
+use super::{PartShared, Pieces, ProgramSpec, Spread, Start};
 
 /// Runs a program. The request is answered when it runs, or with the reason why it does not.
-pub(super) async fn run(env: impl Env + Clone, session: Arc<Session>, exec: Exec, ask: Ask) {
+pub(super) async fn run(env: impl Env + Clone, session: Arc<PartSession>, exec: ProgramSpec, ask: Ask) {
     let shown = shown(&exec.words);
     // A client with the session's key may differ from the session's creator.
-    let asks = Whose::of(&ask.visitor);
+    let asks = SessionOwner::of(&ask.visitor);
     let mut program = match begin(&env, &session, exec).await {
         Ok(program) => program,
         Err(error) => {
@@ -53,13 +55,13 @@ pub(super) async fn run(env: impl Env + Clone, session: Arc<Session>, exec: Exec
     let began = env.now();
     session.with(|state, _| {
         // A session that was wiped meanwhile stays wiped.
-        if state.phase == Phase::Starting {
-            state.phase = Phase::Running;
+        if state.phase == SessionPhase::Starting {
+            state.phase = SessionPhase::Running;
         }
         (state.pid, state.confined) = (Some(program.pid), program.confined.clone().into());
     });
     ask.done(Ok(()));
-    let mut piece = vec![0; PIECE];
+    let mut piece = vec![0; OUTPUT_READ_MAX];
     poll_fn(|cx| program.poll_end(cx, &env, &session, &mut piece)).await;
     let end = program.reap(&session, env.now() - began).await;
     tracing::info!(session = session.number, user = %session.whose, program = %program.name, "ended: {end}");
@@ -69,13 +71,13 @@ pub(super) async fn run(env: impl Env + Clone, session: Arc<Session>, exec: Exec
 }
 
 /// Sends a session's program to other servers, in pieces.
-pub(super) async fn spread(session: Arc<Session>, most: usize, to: Vec<String>, ask: Ask) {
+pub(super) async fn spread(session: Arc<PartSession>, most: usize, to: Vec<String>, ask: Ask) {
     let done = give(&session, most, to, &ask).await;
     session.given();
     ask.done(done);
 }
 
-async fn give(session: &Session, most: usize, to: Vec<String>, ask: &Ask) -> Result<()> {
+async fn give(session: &PartSession, most: usize, to: Vec<String>, ask: &Ask) -> Result<()> {
     let (shared, number) = (session.shared.clone(), session.number);
     let spread = shared.outside.spread.as_ref().ok_or(Errno::EOPNOTSUPP)?;
     let path = shared.dir(number).join("exec");
@@ -84,14 +86,14 @@ async fn give(session: &Session, most: usize, to: Vec<String>, ask: &Ask) -> Res
         Ok((file.metadata()?.len(), Arc::new(file)))
     });
     let (length, file) = opened.await.map_err(|error: io::Error| error_of(&error))?;
-    let asks = Whose::of(&ask.visitor);
+    let asks = SessionOwner::of(&ask.visitor);
     let (user, proof) = (&asks, &asks.proof);
     tracing::info!(session = number, %user, %proof, to = %shown(&to), "its program is given to others");
     let of = shared.clone();
     let pieces: Pieces = Box::new(move |at| {
         let (of, file) = (of.clone(), file.clone());
         let read = move || {
-            let mut piece = vec![0; GIVEN];
+            let mut piece = vec![0; UPLOAD_WRITE_LEN];
             let n = file.read_at(&mut piece, at)?;
             piece.truncate(n);
             Ok(piece)
@@ -103,7 +105,7 @@ async fn give(session: &Session, most: usize, to: Vec<String>, ask: &Ask) -> Res
 }
 
 /// A process, with our ends of its pipes.
-struct Program {
+struct RunningProgram {
     name: String,
     child: Child,
     pid: Pid,
@@ -114,7 +116,7 @@ struct Program {
     input: Option<Waited>,
     /// `None`: at the end of the output.
     outputs: [Option<Waited>; 2],
-    group: Group,
+    group: SessionCgroup,
     /// The time of the next check of its limits.
     look: Option<Timer>,
     cpu: Option<u64>,
@@ -124,21 +126,21 @@ struct Program {
 }
 
 /// The state prepared before the process is started.
-struct Ready {
-    plan: Plan,
-    group: Group,
+struct PreparedLaunch {
+    plan: LaunchPlan,
+    group: SessionCgroup,
     name: String,
 }
 
-async fn begin(env: &impl Env, session: &Arc<Session>, exec: Exec) -> Result<Program> {
+async fn begin(env: &impl Env, session: &Arc<PartSession>, exec: ProgramSpec) -> Result<RunningProgram> {
     let shared = &session.shared;
     let (limits, is_channel, waits) = session.step(|state, _| (state.limits, state.channel, state.waits));
     let ready = {
         let of = session.clone();
         aside(shared, session.number, move || prepare(&of, exec, &limits, is_channel)).await
     };
-    let Ready { mut plan, group, name } = ready?;
-    let ended = |group: &Group| {
+    let PreparedLaunch { mut plan, group, name } = ready?;
+    let ended = |group: &SessionCgroup| {
         let (group, cpus, number) = (group.clone(), shared.cpus.clone(), session.number);
         shared.end(number, move || {
             cpus.leaves(number);
@@ -176,7 +178,7 @@ async fn begin(env: &impl Env, session: &Arc<Session>, exec: Exec) -> Result<Pro
     let launched = match launched.await {
         Ok(launched) => become_program(env, session, launched).await.map_err(|error| {
             // The kernel gives no error when it kills for lack of memory.
-            match group.used().is_short || error.errno == Errno::EIO && limits.memory < LEAST {
+            match group.used().is_short || error.errno == Errno::EIO && limits.memory < LAUNCH_MEMORY_MIN {
                 true => {
                     let text = format!("memory {}: no program begins with so little", limits.memory);
                     Error::new(Errno::ENOMEM, text)
@@ -186,7 +188,7 @@ async fn begin(env: &impl Env, session: &Arc<Session>, exec: Exec) -> Result<Pro
         }),
         Err(error) => Err(error_of(&error)),
     };
-    let (child, pid, Parts { mut confined, ending, input, outputs }) =
+    let (child, pid, StartedProcess { mut confined, ending, input, outputs }) =
         launched.inspect_err(|_| ended(&group))?;
     for word in ["memory", "pids", "cpuset"].iter().filter(|of| group.has(of)) {
         confined = confined + "," + word;
@@ -195,10 +197,10 @@ async fn begin(env: &impl Env, session: &Arc<Session>, exec: Exec) -> Result<Pro
         confined += ",kill";
     }
     let looks = limits.cpu.is_some() && group.counts() || group.has("memory");
-    let look = looks.then(|| env.sleep_until(env.now() + LOOK));
+    let look = looks.then(|| env.sleep_until(env.now() + LIMIT_CHECK_INTERVAL));
     let (is_killed, has_ended, limit) = (false, false, None);
     let cpu = limits.cpu;
-    Ok(Program {
+    Ok(RunningProgram {
         name,
         child,
         pid,
@@ -216,7 +218,7 @@ async fn begin(env: &impl Env, session: &Arc<Session>, exec: Exec) -> Result<Pro
 }
 
 /// The state available once the process is the program.
-struct Parts {
+struct StartedProcess {
     confined: String,
     ending: Waited,
     input: Option<Waited>,
@@ -226,15 +228,15 @@ struct Parts {
 /// Waits until a process has become the program. A process that fails to is killed.
 async fn become_program(
     env: &impl Env,
-    session: &Session,
-    launched: Launched,
-) -> Result<(Child, Pid, Parts)> {
-    let Launched { mut child, says, ends: [input, output, error] } = launched;
+    session: &PartSession,
+    launched: LaunchedProcess,
+) -> Result<(Child, Pid, StartedProcess)> {
+    let LaunchedProcess { mut child, says, ends: [input, output, error] } = launched;
     let pid = Pid::from_child(&child);
-    let open = |confined| -> io::Result<Parts> {
+    let open = |confined| -> io::Result<StartedProcess> {
         let ending = Waited::reading(pidfd_open(pid, PidfdFlags::empty())?)?;
         let outputs = [Some(Waited::reading(output)?), Some(Waited::reading(error)?)];
-        Ok(Parts { confined, ending, input: Some(Waited::writing(input)?), outputs })
+        Ok(StartedProcess { confined, ending, input: Some(Waited::writing(input)?), outputs })
     };
     let parts = hear(env, says).await.and_then(|confined| open(confined).map_err(|error| error_of(&error)));
     match parts {
@@ -250,17 +252,17 @@ async fn become_program(
 
 /// Checks and creates everything that is needed before the process. Waits for the disk.
 fn prepare(
-    session: &Session,
-    mut exec: Exec,
-    limits: &super::policy::Limits,
+    session: &PartSession,
+    mut exec: ProgramSpec,
+    limits: &super::policy::SessionLimits,
     channel: bool,
-) -> Result<Ready> {
+) -> Result<PreparedLaunch> {
     let of = |error: io::Error| error_of(&error);
-    let Session { shared, number, rules, .. } = session;
+    let PartSession { shared, number, rules, .. } = session;
     let (number, policy) = (*number, &rules.policy);
     let dir = shared.make(number).map_err(of)?;
     let file = exec.path.is_none().then(|| shared.dir(number).join("exec"));
-    let mut plan = Plan {
+    let mut plan = LaunchPlan {
         parent: std::process::id(),
         words: std::mem::take(&mut exec.words),
         dir: text(&dir)?,
@@ -270,7 +272,7 @@ fn prepare(
         writes: vec![text(&dir)?],
         network: policy.network,
         strict: policy.strict,
-        ..Plan::default()
+        ..LaunchPlan::default()
     };
     plan.program = match (&file, exec.path.take()) {
         (Some(file), _) => text(file)?,
@@ -323,7 +325,7 @@ fn prepare(
         group.end();
         return Err(Error::new(Errno::EOPNOTSUPP, format!("strict: no control group has {lacks} here")));
     }
-    Ok(Ready { name: plan.program.clone(), plan, group })
+    Ok(PreparedLaunch { name: plan.program.clone(), plan, group })
 }
 
 fn text(path: &Path) -> Result<String> {
@@ -341,7 +343,7 @@ fn is_image(path: &Path) -> io::Result<bool> {
 /// Returns the start of a program, which determines its type.
 fn head(path: &Path) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
-    File::open(path)?.take(HEAD).read_to_end(&mut head)?;
+    File::open(path)?.take(PROGRAM_HEAD_LEN).read_to_end(&mut head)?;
     Ok(head)
 }
 
@@ -351,7 +353,7 @@ async fn hear(env: &impl Env, says: std::os::unix::net::UnixStream) -> Result<St
     says.set_nonblocking(true).map_err(of)?;
     let peer = Peer { addr: "launcher".into(), proof: Proof::None };
     let mut socket = Socket::from_parts(says.into(), peer).map_err(of)?;
-    let mut late = env.sleep_until(env.now() + BEGINS);
+    let mut late = env.sleep_until(env.now() + EXEC_TIMEOUT);
     let (mut said, mut piece) = (Vec::new(), [0; 1024]);
     loop {
         let came = poll_fn(|cx| match socket.poll_read(cx, &mut piece) {
@@ -383,13 +385,13 @@ async fn hear(env: &impl Env, says: std::os::unix::net::UnixStream) -> Result<St
     Ok(confined.replace(' ', ","))
 }
 
-impl Program {
+impl RunningProgram {
     /// Moves input and output until the process has ended.
     fn poll_end(
         &mut self,
         cx: &mut Context<'_>,
         env: &impl Env,
-        session: &Session,
+        session: &PartSession,
         piece: &mut [u8],
     ) -> Poll<()> {
         session.step(|state, answers| {
@@ -405,8 +407,8 @@ impl Program {
             if look.as_mut().poll(cx).is_pending() {
                 break;
             }
-            self.look = Some(env.sleep_until(env.now() + LOOK));
-            let Used { user, system, is_short, .. } = self.group.used();
+            self.look = Some(env.sleep_until(env.now() + LIMIT_CHECK_INTERVAL));
+            let CgroupUsage { user, system, is_short, .. } = self.group.used();
             let is_late = self.cpu.is_some_and(|cpu| user + system >= cpu.saturating_mul(1_000_000));
             if (is_short || is_late) && !self.is_killed {
                 self.limit = Some(if is_short { "memory" } else { "cpu" });
@@ -417,7 +419,7 @@ impl Program {
     }
 
     /// After the process has ended, serves its remaining output until it is used up or no client can read it.
-    fn poll_rest(&mut self, cx: &mut Context<'_>, session: &Session, piece: &mut [u8]) -> Poll<()> {
+    fn poll_rest(&mut self, cx: &mut Context<'_>, session: &PartSession, piece: &mut [u8]) -> Poll<()> {
         session.step(|state, answers| {
             state.task = Some(cx.waker().clone());
             self.input = None;
@@ -431,7 +433,7 @@ impl Program {
         })
     }
 
-    fn feed(&mut self, cx: &mut Context<'_>, state: &mut State, answers: &mut Answers) {
+    fn feed(&mut self, cx: &mut Context<'_>, state: &mut SessionState, answers: &mut SessionAnswers) {
         while let (Some(input), Some(ask)) = (&mut self.input, state.writes.front()) {
             match input.poll_write(cx, &ask.data[state.sent..]) {
                 Poll::Pending => return,
@@ -456,7 +458,13 @@ impl Program {
         }
     }
 
-    fn drain(&mut self, cx: &mut Context<'_>, state: &mut State, piece: &mut [u8], answers: &mut Answers) {
+    fn drain(
+        &mut self,
+        cx: &mut Context<'_>,
+        state: &mut SessionState,
+        piece: &mut [u8],
+        answers: &mut SessionAnswers,
+    ) {
         for (at, place) in self.outputs.iter_mut().enumerate() {
             while let (Some(output), Some(ask)) = (&mut *place, state.reads[at].front()) {
                 let room = piece.len().min(ask.count as usize);
@@ -484,7 +492,7 @@ impl Program {
     }
 
     /// Kills it and all processes it has started, on another thread, since the kernel may be slow.
-    fn kill(&mut self, session: &Session) {
+    fn kill(&mut self, session: &PartSession) {
         self.is_killed = true;
         let (group, pid) = (self.group.clone(), self.pid);
         // The process has not been reaped, so its process group id is not reused.
@@ -493,7 +501,7 @@ impl Program {
     }
 
     /// Reaps the process after it has ended, kills its other processes, and returns how it ended.
-    async fn reap(&mut self, session: &Session, real: Duration) -> End {
+    async fn reap(&mut self, session: &PartSession, real: Duration) -> ProgramExit {
         let stat =
             fs::read_to_string(format!("/proc/{}/stat", self.pid.as_raw_nonzero())).unwrap_or_default();
         // Kills the rest of the process group while the id is still reserved.
@@ -534,7 +542,7 @@ impl Program {
             _ => None,
         };
         let real = u64::try_from(real.as_millis()).unwrap_or(u64::MAX);
-        End { how, times: [user, system, real], memory: used.memory, limit }
+        ProgramExit { how, times: [user, system, real], memory: used.memory, limit }
     }
 }
 
@@ -557,8 +565,8 @@ fn shown(words: &[String]) -> String {
     for word in words {
         shown += if shown.is_empty() { "" } else { " " };
         shown.extend(nine_io::quote::quote(word).escape_debug());
-        if shown.len() > SHOWN {
-            let cut = (0..=SHOWN).rev().find(|&at| shown.is_char_boundary(at)).unwrap_or(0);
+        if shown.len() > LOGGED_ARGS_MAX {
+            let cut = (0..=LOGGED_ARGS_MAX).rev().find(|&at| shown.is_char_boundary(at)).unwrap_or(0);
             shown.truncate(cut);
             return shown + "...";
         }
@@ -566,11 +574,11 @@ fn shown(words: &[String]) -> String {
     shown
 }
 
-type Place<T> = Arc<Mutex<(Option<T>, Option<Waker>)>>;
+type ResultSlot<T> = Arc<Mutex<(Option<T>, Option<Waker>)>>;
 
 /// Returns a one-shot channel: a function that any thread may call, and a future.
 fn later<T: Send>() -> (impl FnOnce(T) + Send, impl Future<Output = T>) {
-    let place = Place::<T>::default();
+    let place = ResultSlot::<T>::default();
     let to = place.clone();
     let put = move |what| {
         let mut to = lock(&to);
@@ -589,7 +597,7 @@ fn later<T: Send>() -> (impl FnOnce(T) + Send, impl Future<Output = T>) {
 
 /// Runs a job that may wait on another thread.
 async fn aside<T: Send + 'static>(
-    shared: &Shared,
+    shared: &PartShared,
     client: u64,
     job: impl FnOnce() -> T + Send + 'static,
 ) -> T {
@@ -600,19 +608,19 @@ async fn aside<T: Send + 'static>(
 
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 /// The largest answer of an output, in bytes.
-const PIECE: usize = 64 << 10;
+const OUTPUT_READ_MAX: usize = 64 << 10;
 /// Bytes at the start of a program that determine its type.
-const HEAD: u64 = 64;
+const PROGRAM_HEAD_LEN: u64 = 64;
 /// The size of the pieces in which a program is sent to other servers, in bytes.
-const GIVEN: usize = 1 << 20;
+const UPLOAD_WRITE_LEN: usize = 1 << 20;
 /// The memory in bytes that the launching process needs to work.
-const LEAST: u64 = 16 << 20;
+const LAUNCH_MEMORY_MIN: u64 = 16 << 20;
 /// How long a process may take to become the program.
-const BEGINS: Duration = Duration::from_secs(10);
+const EXEC_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interval between checks of limits.
-const LOOK: Duration = Duration::from_secs(1);
+const LIMIT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum length of arguments in the log, in bytes.
-const SHOWN: usize = 200;
+const LOGGED_ARGS_MAX: usize = 200;
 
 #[cfg(test)]
 mod tests {
@@ -630,6 +638,6 @@ mod tests {
     fn words_of_the_log_are_one_short_line() {
         let words = |all: &[&str]| shown(&all.iter().map(|&word| word.into()).collect::<Vec<_>>());
         assert_eq!(words(&["sh", "-c", "a\nb"]), "sh -c \\'a\\nb\\'");
-        assert!(words(&["ä".repeat(1000).as_str(), "x"]).len() <= SHOWN + 3);
+        assert!(words(&["ä".repeat(1000).as_str(), "x"]).len() <= LOGGED_ARGS_MAX + 3);
     }
 }

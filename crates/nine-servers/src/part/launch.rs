@@ -1,7 +1,7 @@
 //! Program start: a process of its own gives up rights step by step and then becomes the program.
 //!
-//! In, at the server: a [`Plan`] and descriptors, sent over a socket that is the new process's standard input. Out:
-//! the list of confinements, then the end of the socket when the process is the program; or an error.
+//! In, at the server: a [`LaunchPlan`] and descriptors, sent over a socket that is the new process's standard input.
+//! Out: the list of confinements, then the end of the socket when the process is the program; or an error.
 //!
 //! ```text
 //! >  PLAN (one line of JSON), with descriptors: standard input, and four of a channel
@@ -48,14 +48,14 @@ use seccompiler::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::cgroup::Groups;
+use super::cgroup::CgroupRoots;
 
 /// The argument with which the executable must call [`launch`].
 pub const VERB: &str = "partition-launch";
 
 /// The launcher's instructions.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Plan {
+pub(super) struct LaunchPlan {
     /// The pid of the process it must end with.
     pub(super) parent: u32,
     /// A path, or a name to be searched for.
@@ -90,9 +90,9 @@ pub(super) struct Plan {
 
 /// The guard's instructions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Guard {
+pub(super) struct GuardPlan {
     /// The hierarchies of the server's groups, and the prefix of their names.
-    pub(super) groups: Groups,
+    pub(super) groups: CgroupRoots,
     pub(super) prefix: String,
     /// The directory of the sessions' directories.
     pub(super) base: String,
@@ -100,13 +100,13 @@ pub(super) struct Guard {
 
 /// The message sent over the socket.
 #[derive(Serialize, Deserialize)]
-enum Order {
-    Run(Plan),
-    Guard(Guard),
+enum LauncherMessage {
+    Run(LaunchPlan),
+    Guard(GuardPlan),
 }
 
 /// A process that is becoming a program.
-pub(super) struct Launched {
+pub(super) struct LaunchedProcess {
     pub(super) child: Child,
     /// The socket for the launcher's messages.
     pub(super) says: UnixStream,
@@ -114,24 +114,24 @@ pub(super) struct Launched {
     pub(super) ends: [OwnedFd; 3],
 }
 
-type Job = Box<dyn FnOnce() + Send>;
+type LaunchJob = Box<dyn FnOnce() + Send>;
 
 /// The thread that starts processes, which are killed when their starting thread ends; and the guard, which ends when
 /// this is dropped.
-pub(super) struct Launcher {
-    jobs: mpsc::Sender<Job>,
+pub(super) struct ProcessLauncher {
+    jobs: mpsc::Sender<LaunchJob>,
     guard: Arc<Mutex<Option<UnixStream>>>,
 }
 
-impl Drop for Launcher {
+impl Drop for ProcessLauncher {
     fn drop(&mut self) {
         drop(lock(&self.guard).take());
     }
 }
 
-impl Launcher {
-    pub(super) fn new(guard: Guard) -> io::Result<Self> {
-        let (jobs, due) = mpsc::channel::<Job>();
+impl ProcessLauncher {
+    pub(super) fn new(guard: GuardPlan) -> io::Result<Self> {
+        let (jobs, due) = mpsc::channel::<LaunchJob>();
         let work = move || due.into_iter().for_each(|job| job());
         thread::Builder::new().name("part-launch".into()).spawn(work)?;
         let (ours, mut child) = guards(&guard)?;
@@ -144,7 +144,7 @@ impl Launcher {
             }
             tracing::error!("the guard has ended, and another one is started: {ended:?}");
             let (ours, next) = loop {
-                thread::sleep(AGAIN);
+                thread::sleep(GUARD_RETRY_DELAY);
                 match guards(&guard) {
                     Ok(made) => break made,
                     Err(error) => tracing::error!("no guard: what this server leaves will stay: {error}"),
@@ -164,9 +164,9 @@ impl Launcher {
     /// Starts a process with these descriptors of a channel, and calls `done` with it.
     pub(super) fn start(
         &self,
-        plan: Plan,
+        plan: LaunchPlan,
         channel: Option<[OwnedFd; 4]>,
-        done: impl FnOnce(io::Result<Launched>) + Send + 'static,
+        done: impl FnOnce(io::Result<LaunchedProcess>) + Send + 'static,
     ) {
         // The thread lives as long as `self`.
         let _ = self.jobs.send(Box::new(move || done(start(plan, channel))));
@@ -181,31 +181,31 @@ fn launcher(theirs: UnixStream) -> Command {
 }
 
 /// Starts a guard. Returns our end of its socket.
-fn guards(guard: &Guard) -> io::Result<(UnixStream, Child)> {
+fn guards(guard: &GuardPlan) -> io::Result<(UnixStream, Child)> {
     let (ours, theirs) = UnixStream::pair()?;
     let child = launcher(theirs).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-    send(&ours, &Order::Guard(guard.clone()), &[])?;
+    send(&ours, &LauncherMessage::Guard(guard.clone()), &[])?;
     Ok((ours, child))
 }
 
-fn start(plan: Plan, channel: Option<[OwnedFd; 4]>) -> io::Result<Launched> {
+fn start(plan: LaunchPlan, channel: Option<[OwnedFd; 4]>) -> io::Result<LaunchedProcess> {
     let (ours, theirs) = UnixStream::pair()?;
     let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
     let (stdin, input) = pipe()?;
     let (output, stdout) = pipe()?;
     let (error, stderr) = pipe()?;
     let mut child = launcher(theirs).stdout(stdout).stderr(stderr).spawn()?;
-    ours.set_write_timeout(Some(PATIENCE))?;
+    ours.set_write_timeout(Some(PLAN_TIMEOUT))?;
     let fds: Vec<OwnedFd> = [stdin].into_iter().chain(channel.into_iter().flatten()).collect();
-    if let Err(error) = send(&ours, &Order::Run(plan), &fds) {
+    if let Err(error) = send(&ours, &LauncherMessage::Run(plan), &fds) {
         let _ = child.kill();
         let _ = child.wait();
         return Err(error);
     }
-    Ok(Launched { child, says: ours, ends: [input, output, error] })
+    Ok(LaunchedProcess { child, says: ours, ends: [input, output, error] })
 }
 
-fn send(socket: &UnixStream, order: &Order, fds: &[OwnedFd]) -> io::Result<()> {
+fn send(socket: &UnixStream, order: &LauncherMessage, fds: &[OwnedFd]) -> io::Result<()> {
     let mut line = serde_json::to_vec(order)?;
     line.push(b'\n');
     let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
@@ -238,7 +238,7 @@ pub fn confined(
     env: Vec<(String, String)>,
     rights: Rights,
 ) -> io::Result<Command> {
-    let plan = Plan {
+    let plan = LaunchPlan {
         parent: std::process::id(),
         program: program.into(),
         words: [&[program.to_owned()], words].concat(),
@@ -248,7 +248,7 @@ pub fn confined(
         reads: rights.reads,
         writes: rights.writes,
         root: true,
-        ..Plan::default()
+        ..LaunchPlan::default()
     };
     let mut command = Command::new("/proc/self/exe");
     command.arg(VERB).arg(serde_json::to_string(&plan)?).env_clear();
@@ -258,7 +258,7 @@ pub fn confined(
 /// Becomes the program of [`confined`].
 fn become_known(plan: &str) -> ExitCode {
     let plan = serde_json::from_str(plan).map_err(|error| of("the plan")(io::Error::from(error)));
-    let ended = plan.and_then(|plan: Plan| {
+    let ended = plan.and_then(|plan: LaunchPlan| {
         confine(&plan)?;
         exec(&plan, &[])
     });
@@ -283,8 +283,8 @@ pub fn launch() -> ExitCode {
         Err(_) => return ExitCode::FAILURE,
     };
     let plan = match order {
-        Order::Run(plan) => plan,
-        Order::Guard(guard) => return watch(&socket, &guard),
+        LauncherMessage::Run(plan) => plan,
+        LauncherMessage::Guard(guard) => return watch(&socket, &guard),
     };
     let Err((what, error)) = become_it(&socket, plan, fds);
     let errno = error.raw_os_error().unwrap_or(libc::EIO);
@@ -293,16 +293,16 @@ pub fn launch() -> ExitCode {
     ExitCode::FAILURE
 }
 
-enum Never {}
+enum NoReturn {}
 
-type Failed = (String, io::Error);
+type LaunchStepError = (String, io::Error);
 
-fn of<E: Into<io::Error>>(what: &str) -> impl FnOnce(E) -> Failed {
+fn of<E: Into<io::Error>>(what: &str) -> impl FnOnce(E) -> LaunchStepError {
     move |error| (what.into(), error.into())
 }
 
 /// Waits for the end of the server, and then cleans up for it.
-fn watch(mut socket: &UnixStream, guard: &Guard) -> ExitCode {
+fn watch(mut socket: &UnixStream, guard: &GuardPlan) -> ExitCode {
     // A terminal's ^C must not reach it. If setsid fails, it stays in the server's session.
     let _ = rustix::process::setsid();
     let _ = io::copy(&mut socket, &mut io::sink());
@@ -314,7 +314,11 @@ fn watch(mut socket: &UnixStream, guard: &Guard) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn become_it(mut socket: &UnixStream, plan: Plan, fds: Vec<OwnedFd>) -> Result<Never, Failed> {
+fn become_it(
+    mut socket: &UnixStream,
+    plan: LaunchPlan,
+    fds: Vec<OwnedFd>,
+) -> Result<NoReturn, LaunchStepError> {
     let mut fds = fds.into_iter();
     let Some(stdin) = fds.next() else {
         return Err(of("the plan")(io::Error::from(io::ErrorKind::InvalidData)));
@@ -336,7 +340,7 @@ fn become_it(mut socket: &UnixStream, plan: Plan, fds: Vec<OwnedFd>) -> Result<N
 }
 
 /// The last step: executes the program.
-fn exec(plan: &Plan, channel: &[OwnedFd]) -> Result<Never, Failed> {
+fn exec(plan: &LaunchPlan, channel: &[OwnedFd]) -> Result<NoReturn, LaunchStepError> {
     let mut command = Command::new(&plan.program);
     let name = plan.words.first().unwrap_or(&plan.program);
     command.arg0(name).args(plan.words.iter().skip(1)).env_clear().envs(plan.env.iter().cloned());
@@ -346,7 +350,7 @@ fn exec(plan: &Plan, channel: &[OwnedFd]) -> Result<Never, Failed> {
     }
     // A process forked by another thread may still have a new program open for writing, until that process calls exec
     // itself.
-    for _ in 0..BUSY {
+    for _ in 0..EXEC_TRIES_MAX {
         let error = command.exec();
         if error.kind() != io::ErrorKind::ExecutableFileBusy {
             return Err((why(plan, &error), error));
@@ -357,7 +361,7 @@ fn exec(plan: &Plan, channel: &[OwnedFd]) -> Result<Never, Failed> {
 }
 
 /// Returns the reason why a program cannot be executed.
-fn why(plan: &Plan, error: &io::Error) -> String {
+fn why(plan: &LaunchPlan, error: &io::Error) -> String {
     let name = plan.words.first().filter(|_| plan.program.ends_with("/exec")).unwrap_or(&plan.program);
     match error.raw_os_error() {
         Some(libc::ENOENT) if Path::new(&plan.program).exists() => {
@@ -371,7 +375,7 @@ fn why(plan: &Plan, error: &io::Error) -> String {
 }
 
 /// Receives the instructions and descriptors.
-fn receive(socket: &UnixStream) -> io::Result<(Order, Vec<OwnedFd>)> {
+fn receive(socket: &UnixStream) -> io::Result<(LauncherMessage, Vec<OwnedFd>)> {
     let (mut line, mut fds, mut piece) = (Vec::new(), Vec::new(), vec![0; 64 << 10]);
     while line.last() != Some(&b'\n') {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
@@ -397,7 +401,7 @@ fn receive(socket: &UnixStream) -> io::Result<(Order, Vec<OwnedFd>)> {
 }
 
 /// Does every step but the last. Returns the list of confinements.
-fn confine(plan: &Plan) -> Result<Vec<&'static str>, Failed> {
+fn confine(plan: &LaunchPlan) -> Result<Vec<&'static str>, LaunchStepError> {
     let mut confined = vec!["user"];
     for file in &plan.joins {
         let mut file = fs::File::options().write(true).open(file).map_err(of("its control group"))?;
@@ -410,7 +414,7 @@ fn confine(plan: &Plan) -> Result<Vec<&'static str>, Failed> {
         rustix::process::setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
     };
     limit(Resource::Core, 0).map_err(of("its limits"))?;
-    limit(Resource::Nofile, NOFILE).map_err(of("its limits"))?;
+    limit(Resource::Nofile, OPEN_FILES_MAX).map_err(of("its limits"))?;
     for (resource, most) in [(Resource::As, plan.space), (Resource::Nproc, plan.processes)] {
         most.map_or(Ok(()), |most| limit(resource, most)).map_err(of("its limits"))?;
     }
@@ -476,7 +480,7 @@ fn drop_capabilities() -> rustix::io::Result<()> {
 }
 
 /// Restricts this process to the files of the plan. Returns whether the kernel supports that.
-fn landlocked(plan: &Plan) -> Result<bool, landlock::RulesetError> {
+fn landlocked(plan: &LaunchPlan) -> Result<bool, landlock::RulesetError> {
     let all = AccessFs::from_all(ABI_KNOWN);
     let devices = AccessFs::ReadFile | AccessFs::WriteFile;
     let restricted = Ruleset::default()
@@ -492,10 +496,10 @@ fn landlocked(plan: &Plan) -> Result<bool, landlock::RulesetError> {
     Ok(restricted.ruleset != RulesetStatus::NotEnforced)
 }
 
-type Filter = Result<BpfProgram, seccompiler::BackendError>;
+type FilterResult = Result<BpfProgram, seccompiler::BackendError>;
 
 /// Returns a filter of system calls that programs have no use for: EPERM.
-fn filter(network: bool) -> Filter {
+fn filter(network: bool) -> FilterResult {
     let when = |arg, op, value| SeccompCondition::new(arg, SeccompCmpArgLen::Dword, op, value);
     let mut spaces = Vec::new();
     for flag in NAMESPACES {
@@ -514,7 +518,7 @@ fn filter(network: bool) -> Filter {
         }
         judged.push((libc::SYS_socketpair, pairs));
     }
-    let all = FORBIDDEN.iter().copied();
+    let all = FORBIDDEN_CALLS.iter().copied();
     #[cfg(target_arch = "x86_64")]
     let all = all.chain(FORBIDDEN_X86.iter().copied()).chain((512..=547).map(|call| call | X32));
     denied(all.map(|call| (call, Vec::new())).chain(judged))
@@ -522,22 +526,22 @@ fn filter(network: bool) -> Filter {
 
 /// Returns a filter of changes to permissions, owners and times of files: by a path, or in every way if `all`.
 /// Landlock does not cover those.
-fn keeping(all: bool) -> Filter {
+fn keeping(all: bool) -> FilterResult {
     let given = SeccompCondition::new(1, SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, 0)?;
     // Without a path it applies to an open file.
     let times = if all { Vec::new() } else { vec![SeccompRule::new(vec![given])?] };
-    let calls = KEPT.iter().chain(KEPT_OPEN.iter().filter(|_| all)).copied();
+    let calls = PATH_CHANGE_CALLS.iter().chain(KEPT_OPEN.iter().filter(|_| all)).copied();
     #[cfg(target_arch = "x86_64")]
     let calls = calls.chain(KEPT_X86.iter().copied());
     denied(calls.map(|call| (call, Vec::new())).chain([(libc::SYS_utimensat, times)]))
 }
 
-fn forbidden(calls: impl IntoIterator<Item = i64>) -> Filter {
+fn forbidden(calls: impl IntoIterator<Item = i64>) -> FilterResult {
     denied(calls.into_iter().map(|call| (call, Vec::new())))
 }
 
 /// Returns EPERM for these calls, if one of the rules matches or there are none; also for their x32 numbers.
-fn denied(calls: impl IntoIterator<Item = (i64, Vec<SeccompRule>)>) -> Filter {
+fn denied(calls: impl IntoIterator<Item = (i64, Vec<SeccompRule>)>) -> FilterResult {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = calls.into_iter().collect();
     #[cfg(target_arch = "x86_64")]
     {
@@ -549,7 +553,7 @@ fn denied(calls: impl IntoIterator<Item = (i64, Vec<SeccompRule>)>) -> Filter {
 }
 
 /// The flags of clone3 are in memory, where a filter cannot see them. With ENOSYS, libraries use clone.
-fn clone3() -> Filter {
+fn clone3() -> FilterResult {
     let rules = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32), arch()?)?
         .try_into()
@@ -574,13 +578,13 @@ pub(super) fn is_ours(dir: &Path) -> bool {
 }
 
 /// How long the launcher may take to accept its plan.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PLAN_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause before another guard is started.
-const AGAIN: Duration = Duration::from_millis(100);
+const GUARD_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Attempts to execute a program that is still open for writing.
-const BUSY: usize = 100;
+const EXEC_TRIES_MAX: usize = 100;
 /// The maximum number of a process' open files.
-const NOFILE: u64 = 1024;
+const OPEN_FILES_MAX: u64 = 1024;
 /// The newest requested Landlock ABI. Older kernels enforce what they support.
 const ABI_KNOWN: ABI = ABI::V6;
 /// The confinements that `strict` requires, with their names.
@@ -599,7 +603,7 @@ const NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWCGROUP,
 ];
 
-const FORBIDDEN: &[i64] = &[
+const FORBIDDEN_CALLS: &[i64] = &[
     libc::SYS_mount,
     libc::SYS_umount2,
     libc::SYS_pivot_root,
@@ -666,7 +670,7 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_mq_unlink,
 ];
 /// Changes by a path.
-const KEPT: &[i64] = &[
+const PATH_CHANGE_CALLS: &[i64] = &[
     libc::SYS_fchmodat,
     libc::SYS_fchmodat2,
     libc::SYS_fchownat,
@@ -719,7 +723,7 @@ mod tests {
     }
 
     /// Runs code in a thread with these filters.
-    fn within(filters: &[Filter], what: impl FnOnce() + Send) {
+    fn within(filters: &[FilterResult], what: impl FnOnce() + Send) {
         let filters: Vec<_> = filters.iter().map(|filter| filter.as_ref().unwrap()).collect();
         thread::scope(|scope| {
             let thread = scope.spawn(move || {

@@ -49,28 +49,28 @@ use nine_net::lock::{Mutex, lock};
 use nine_proto::{Attr, Errno, Error, Names, OpenFlags, Result};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
-use crate::disk::pool::Pool;
+use crate::disk::pool::ThreadPool;
 use crate::disk::{Disk, DiskOptions};
-use cgroup::Groups;
-use cpus::Cpus;
-use files::{Ctl, Input, Opened, Output, Text, Wait};
-use launch::{Guard, Launcher};
+use cgroup::CgroupRoots;
+use cpus::CpuAllocator;
+use files::{OutputFile, SessionCtlFile, SessionOpen, StdinFile, WaitFile, WordListFile};
+use launch::{GuardPlan, ProcessLauncher};
 pub use launch::{Rights, VERB, confined, launch};
 pub use policy::Policy;
-use policy::{Rules, Watched};
-use session::{Session, User, Words};
+use policy::{SessionRules, WatchedSessionRules};
+use session::{PartSession, SessionUser, WordListKind};
 
 /// The file server of partitions.
 ///
 /// Concurrency: any number of requests at a time. A waiting request delays no other.
 pub struct Parts {
     tree: Tree,
-    shared: Arc<Shared>,
+    shared: Arc<PartShared>,
 }
 
 /// State shared by all sessions of a server.
-struct Shared {
-    rules: Watched,
+struct PartShared {
+    rules: WatchedSessionRules,
     /// The uid and gid that programs run with, if not the server's; and the user's name.
     user: Option<(u32, u32)>,
     user_name: String,
@@ -79,18 +79,18 @@ struct Shared {
     _lock: OwnedFd,
     /// The prefix of this server's control groups and directories.
     name: String,
-    groups: Groups,
-    launcher: Launcher,
-    cpus: Arc<Cpus>,
-    pool: Pool,
+    groups: CgroupRoots,
+    launcher: ProcessLauncher,
+    cpus: Arc<CpuAllocator>,
+    pool: ThreadPool,
     /// Pools for ending sessions and for removing their directories, which may be slow. No request waits behind them.
-    ends: Pool,
-    removes: Pool,
+    ends: ThreadPool,
+    removes: ThreadPool,
     /// Serves the sessions' directories.
     disk: Arc<Disk>,
     outside: Outside,
-    table: Mutex<Table>,
-    queue: Mutex<Queue>,
+    table: Mutex<SessionTable>,
+    queue: Mutex<SessionWorkQueue>,
 }
 
 /// Services that a server of partitions needs.
@@ -123,43 +123,43 @@ pub struct Spread {
 }
 
 #[derive(Default)]
-struct Table {
+struct SessionTable {
     /// The number of the next session.
     next: u64,
-    sessions: BTreeMap<u64, Known>,
+    sessions: BTreeMap<u64, SessionEntry>,
     /// Sessions being created, with their users.
-    making: BTreeMap<u64, User>,
+    making: BTreeMap<u64, SessionUser>,
     /// Persistent sessions, which exist without open files.
-    kept: BTreeMap<u64, Arc<Session>>,
+    kept: BTreeMap<u64, Arc<PartSession>>,
 }
 
 /// A session in the table.
 #[derive(Clone)]
-struct Known {
-    session: Weak<Session>,
+struct SessionEntry {
+    session: Weak<PartSession>,
     dir: synth::Node,
-    user: User,
+    user: SessionUser,
 }
 
 /// Work for the driver.
 #[derive(Default)]
-struct Queue {
-    due: VecDeque<Work>,
+struct SessionWorkQueue {
+    due: VecDeque<SessionWork>,
     driver: Option<Waker>,
     ended: bool,
 }
 
 /// Work for a session. The request is answered when it is done.
-struct Work(Arc<Session>, What, Ask);
+struct SessionWork(Arc<PartSession>, SessionWorkKind, Ask);
 
-enum What {
-    Launch(Exec),
+enum SessionWorkKind {
+    Launch(ProgramSpec),
     /// The number of servers to send to directly, and all addresses.
     Spread(usize, Vec<String>),
 }
 
 /// A program to be run, with its arguments and variables.
-struct Exec {
+struct ProgramSpec {
     /// `None`: the program written to the session.
     path: Option<String>,
     words: Vec<String>,
@@ -211,7 +211,7 @@ impl Parts {
         outside: Outside,
     ) -> std::result::Result<(Self, Driver), String> {
         let (user, user_name) = user(&policy)?;
-        let rules = Rules::new(policy)?;
+        let rules = SessionRules::new(policy)?;
         let policy = &rules.policy;
         static MADE: AtomicUsize = AtomicUsize::new(0);
         let name = format!("{PREFIX}{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
@@ -225,7 +225,7 @@ impl Parts {
         let options = DiskOptions { threads: THREADS, handles: HANDLES, ..DiskOptions::default() };
         let disk = Disk::open(&base, options).map_err(|error| format!("{}: {error}", base.display()))?;
         let disk = Arc::new(disk);
-        let groups = Groups::find();
+        let groups = CgroupRoots::find();
         groups.sweep(PREFIX);
         if !groups.kills() {
             tracing::warn!(
@@ -238,21 +238,23 @@ impl Parts {
             );
         }
         let text = base.to_str().ok_or_else(|| format!("{}: it is no text", base.display()))?;
-        let guard = Guard { groups: groups.clone(), prefix: format!("{name}-"), base: text.into() };
-        let launcher = Launcher::new(guard).map_err(|error| format!("no program can be started: {error}"))?;
-        let (pool, ends, removes) = (Pool::new(THREADS), Pool::new(ENDS), Pool::new(ENDS));
+        let guard = GuardPlan { groups: groups.clone(), prefix: format!("{name}-"), base: text.into() };
+        let launcher =
+            ProcessLauncher::new(guard).map_err(|error| format!("no program can be started: {error}"))?;
+        let (pool, ends, removes) =
+            (ThreadPool::new(THREADS), ThreadPool::new(END_THREADS), ThreadPool::new(END_THREADS));
         // Starts one thread of each pool now. After that a push never fails, so that no core does their work.
         if [&ends, &removes].iter().any(|of| of.push(0, Box::new(|| ())).is_err()) {
             return Err("no thread can be started".into());
         }
-        let shared = Arc::new(Shared {
-            rules: Watched::new(rules),
+        let shared = Arc::new(PartShared {
+            rules: WatchedSessionRules::new(rules),
             user,
             user_name,
             base,
             _lock: held,
             name,
-            cpus: Arc::new(Cpus::new(groups.has_cpus())),
+            cpus: Arc::new(CpuAllocator::new(groups.has_cpus())),
             groups,
             launcher,
             pool,
@@ -275,7 +277,7 @@ impl Parts {
             .found(move |name, _| {
                 let (name, key) = name.split_once('.').map_or((name, None), |(name, key)| (name, Some(key)));
                 let number = name.parse().ok().filter(|number: &u64| number.to_string() == name)?;
-                let Known { session, dir, .. } = lock(&finds.table).sessions.get(&number)?.clone();
+                let SessionEntry { session, dir, .. } = lock(&finds.table).sessions.get(&number)?.clone();
                 match key {
                     None => Some(dir),
                     Some(key) => {
@@ -303,7 +305,7 @@ impl Drop for Parts {
     fn drop(&mut self) {
         let mut table = lock(&self.shared.table);
         let (kept, all) = (std::mem::take(&mut table.kept), table.sessions.values());
-        let all: Vec<Arc<Session>> = all.filter_map(|known| known.session.upgrade()).collect();
+        let all: Vec<Arc<PartSession>> = all.filter_map(|known| known.session.upgrade()).collect();
         drop(table);
         all.iter().for_each(|session| session.abandon());
         drop((all, kept));
@@ -358,7 +360,7 @@ impl FileServer for Parts {
 /// Starts programs, watches them, and reads and writes their pipes, on the core where it runs. It ends with the
 /// server.
 #[must_use]
-pub struct Driver(Arc<Shared>);
+pub struct Driver(Arc<PartShared>);
 
 impl Driver {
     /// Runs until the server is dropped.
@@ -376,16 +378,20 @@ impl Driver {
                 }
             })
         };
-        while let Some(Work(session, what, ask)) = next().await {
+        while let Some(SessionWork(session, what, ask)) = next().await {
             match what {
-                What::Launch(exec) => env.spawn(Box::pin(host::run(env.clone(), session, exec, ask))),
-                What::Spread(most, to) => env.spawn(Box::pin(host::spread(session, most, to, ask))),
+                SessionWorkKind::Launch(exec) => {
+                    env.spawn(Box::pin(host::run(env.clone(), session, exec, ask)))
+                }
+                SessionWorkKind::Spread(most, to) => {
+                    env.spawn(Box::pin(host::spread(session, most, to, ask)))
+                }
             }
         }
     }
 }
 
-impl Shared {
+impl PartShared {
     fn clone_session(self: &Arc<Self>, opening: Opening) {
         if !opening.flags.writes() {
             return opening.fail(Error::new(Errno::EACCES, "clone is opened for reading and writing"));
@@ -394,8 +400,10 @@ impl Shared {
         self.aside(opening.id().conn, move || match shared.new_session(&opening.visitor) {
             Ok(session) => {
                 // If the open was flushed, the session is dropped here.
-                let (number, ctl) =
-                    (session.number.to_string(), Arc::new(Ctl::new(Opened::of(session), false)));
+                let (number, ctl) = (
+                    session.number.to_string(),
+                    Arc::new(SessionCtlFile::new(SessionOpen::of(session), false)),
+                );
                 drop(opening.becomes(&[&number, "ctl"], ctl));
             }
             Err(error) => opening.fail(error),
@@ -403,11 +411,11 @@ impl Shared {
     }
 
     /// Creates a session by the present version of the policy. Waits for the disk.
-    fn new_session(self: &Arc<Self>, visitor: &Visitor) -> Result<Arc<Session>> {
+    fn new_session(self: &Arc<Self>, visitor: &Visitor) -> Result<Arc<PartSession>> {
         let rules = self.rules.now();
         let policy = &rules.policy;
         policy.may(&visitor.who)?;
-        let user = User::of(&visitor.who);
+        let user = SessionUser::of(&visitor.who);
         let mut table = lock(&self.table);
         let all = table.sessions.values().map(|known| &known.user).chain(table.making.values());
         let (all, his) = all.fold((0, 0), |(all, his), of| (all + 1, his + usize::from(*of == user)));
@@ -429,11 +437,11 @@ impl Shared {
         table.making.insert(number, user.clone());
         drop(table);
         let made = self.make(number).map_err(|error| session::error_of(&error));
-        let made = made.and_then(|_| self.disk.below(&[&number.to_string(), PLACE], self.user));
+        let made = made.and_then(|_| self.disk.below(&[&number.to_string(), PROGRAM_DIR_NAME], self.user));
         let done = made.map(|fs| {
-            let session = Session::new(self, number, visitor, rules);
+            let session = PartSession::new(self, number, visitor, rules);
             let (of, dir) = (Arc::downgrade(&session), directory(&session, fs).into());
-            (session, Known { session: of, dir, user })
+            (session, SessionEntry { session: of, dir, user })
         });
         let mut table = lock(&self.table);
         table.making.remove(&number);
@@ -446,7 +454,7 @@ impl Shared {
     }
 
     /// Keeps a session that has no open files, or stops that.
-    fn keep(&self, session: &Arc<Session>, is_kept: bool) {
+    fn keep(&self, session: &Arc<PartSession>, is_kept: bool) {
         let mut table = lock(&self.table);
         let before = match is_kept {
             true => table.kept.insert(session.number, session.clone()),
@@ -481,7 +489,7 @@ impl Shared {
     }
 
     /// Queues work for the driver.
-    fn due(&self, work: Work) {
+    fn due(&self, work: SessionWork) {
         let mut queue = lock(&self.queue);
         if queue.ended {
             drop(queue);
@@ -506,7 +514,7 @@ impl Shared {
 
     /// Returns the working directory of a session's program.
     fn place(&self, number: u64) -> PathBuf {
-        self.dir(number).join(PLACE)
+        self.dir(number).join(PROGRAM_DIR_NAME)
     }
 
     /// Creates a session's directories and gives them to their user. Waits for the disk.
@@ -542,39 +550,40 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for PartShared {
     fn drop(&mut self) {
         let _ = remove::remove(&self.base);
     }
 }
 
 /// Opens a session for a visitor, who may have its key.
-fn opened(visitor: &Visitor, session: &Weak<Session>, has_key: bool) -> Result<Opened> {
+fn opened(visitor: &Visitor, session: &Weak<PartSession>, has_key: bool) -> Result<SessionOpen> {
     let session = session.upgrade().ok_or(Errno::ENOENT)?;
     session.shared.rules.known().policy.may(&visitor.who)?;
     session.open(visitor, has_key)?;
-    Ok(Opened::of(session))
+    Ok(SessionOpen::of(session))
 }
 
 /// Returns the files for clients that have the session's key.
-fn keyed(session: &Arc<Session>) -> Dir {
+fn keyed(session: &Arc<PartSession>) -> Dir {
     let ctl = Arc::downgrade(session);
-    let ctl =
-        synth::File::opened(move |visitor, _| Ok(Box::new(Ctl::new(opened(visitor, &ctl, true)?, true))));
+    let ctl = synth::File::opened(move |visitor, _| {
+        Ok(Box::new(SessionCtlFile::new(opened(visitor, &ctl, true)?, true)))
+    });
     Dir::new().file("ctl", ctl.event()).file("exec", exec(session, true))
 }
 
-fn exec(session: &Arc<Session>, has_key: bool) -> synth::File {
+fn exec(session: &Arc<PartSession>, has_key: bool) -> synth::File {
     let session = Arc::downgrade(session);
     let open = move |opening: Opening| match opened(&opening.visitor, &session, has_key) {
-        Ok(session) => files::Exec::open(session, opening),
+        Ok(session) => files::ExecFile::open(session, opening),
         Err(error) => opening.fail(error),
     };
     synth::File::opened_later(open, |_| false).mode(0o222).event()
 }
 
 /// Returns the session's directory, with the program's rights.
-fn place(session: &Arc<Session>, (root, attr): (Node, Attr)) -> Beyond {
+fn place(session: &Arc<PartSession>, (root, attr): (Node, Attr)) -> Beyond {
     let disk = session.shared.disk.clone();
     let session = Arc::downgrade(session);
     Beyond::new(disk, root, attr).guarded(move |visitor| {
@@ -585,8 +594,8 @@ fn place(session: &Arc<Session>, (root, attr): (Node, Attr)) -> Beyond {
 }
 
 /// Returns the files of a session; `fs` is its directory. They hold no reference to the session.
-fn directory(session: &Arc<Session>, fs: (Node, Attr)) -> Dir {
-    let handle = |make: fn(Opened) -> Result<Box<dyn synth::Handle>>| {
+fn directory(session: &Arc<PartSession>, fs: (Node, Attr)) -> Dir {
+    let handle = |make: fn(SessionOpen) -> Result<Box<dyn synth::Handle>>| {
         let session = Arc::downgrade(session);
         synth::File::opened(move |visitor, _| make(opened(visitor, &session, false)?)).event()
     };
@@ -594,14 +603,14 @@ fn directory(session: &Arc<Session>, fs: (Node, Attr)) -> Dir {
     let status =
         synth::File::text(move |_| status.upgrade().map(|session| session.status()).unwrap_or_default());
     Dir::new()
-        .file("ctl", handle(|session| Ok(Box::new(Ctl::new(session, false)))))
-        .file("argv", handle(|session| Ok(Box::new(Text(session, Words::Argv)))))
-        .file("env", handle(|session| Ok(Box::new(Text(session, Words::Env)))))
+        .file("ctl", handle(|session| Ok(Box::new(SessionCtlFile::new(session, false)))))
+        .file("argv", handle(|session| Ok(Box::new(WordListFile(session, WordListKind::Argv)))))
+        .file("env", handle(|session| Ok(Box::new(WordListFile(session, WordListKind::Env)))))
         .file("exec", exec(session, false))
-        .file("stdin", handle(Input::open).mode(0o222))
-        .file("stdout", handle(|session| Ok(Box::new(Output(session, 0)))).mode(0o444))
-        .file("stderr", handle(|session| Ok(Box::new(Output(session, 1)))).mode(0o444))
-        .file("wait", handle(|session| Ok(Box::new(Wait(session)))).mode(0o444))
+        .file("stdin", handle(StdinFile::open).mode(0o222))
+        .file("stdout", handle(|session| Ok(Box::new(OutputFile(session, 0)))).mode(0o444))
+        .file("stderr", handle(|session| Ok(Box::new(OutputFile(session, 1)))).mode(0o444))
+        .file("wait", handle(|session| Ok(Box::new(WaitFile(session)))).mode(0o444))
         .file("status", status.event())
         .with("fs", place(session, fs).into())
 }
@@ -655,7 +664,7 @@ fn locked(dir: &Path) -> io::Result<OwnedFd> {
 
 /// Creates and locks the directory of this server.
 fn made(dir: &Path) -> io::Result<OwnedFd> {
-    for _ in 0..ATTEMPTS {
+    for _ in 0..DIR_TRIES_MAX {
         match DirBuilder::new().mode(0o711).create(dir) {
             // Another starting server may remove it as left over before it is locked. Then it is created again.
             Ok(()) => match locked(dir) {
@@ -665,7 +674,7 @@ fn made(dir: &Path) -> io::Result<OwnedFd> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(DIR_RETRY_DELAY);
     }
     Err(io::ErrorKind::ResourceBusy.into())
 }
@@ -697,13 +706,13 @@ fn sweep(dir: &Path) {
 /// The prefix of the names of groups and directories.
 const PREFIX: &str = "ninefold-part-";
 /// The name of the program's directory inside the session's.
-const PLACE: &str = "fs";
+const PROGRAM_DIR_NAME: &str = "fs";
 /// Threads that wait for disks and the kernel.
 const THREADS: usize = 8;
 /// Threads of the pool that ends sessions, and of the one that removes directories.
-const ENDS: usize = 2;
+const END_THREADS: usize = 2;
 /// Attempts to create the server's directory.
-const ATTEMPTS: usize = 1000;
-const PAUSE: Duration = Duration::from_millis(1);
+const DIR_TRIES_MAX: usize = 1000;
+const DIR_RETRY_DELAY: Duration = Duration::from_millis(1);
 /// The number of cached descriptors of files in the sessions' directories.
 const HANDLES: usize = 256;

@@ -1,7 +1,7 @@
 //! The policy of sessions: their users and limits, as a text file; and lists of processors in it and in ctls.
 //!
-//! In: lines (docs/part.md, "Policy"). Out: a [`Policy`]; lists of processors; the [`Rules`] of the file's present
-//! version.
+//! In: lines (docs/part.md, "Policy"). Out: a [`Policy`]; lists of processors; the [`SessionRules`] of the file's
+//! present version.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,10 +18,10 @@ use nine_proto::{Errno, Error, Result};
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    pub(super) allowed: Vec<User>,
+    pub(super) allowed: Vec<PermittedUser>,
     /// The user that programs run as.
     pub(super) user: Option<String>,
-    pub(super) limits: Limits,
+    pub(super) limits: SessionLimits,
     /// The maximum number of sessions.
     pub(super) number: usize,
     /// The maximum number of sessions of one user.
@@ -42,7 +42,7 @@ pub struct Policy {
 
 /// The limits of one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Limits {
+pub(super) struct SessionLimits {
     /// Memory in bytes.
     pub(super) memory: u64,
     /// CPU time in seconds.
@@ -52,13 +52,13 @@ pub(super) struct Limits {
 
 /// A user who may run programs.
 #[derive(Clone, Debug)]
-pub(super) struct User {
+pub(super) struct PermittedUser {
     name: String,
     /// The uid of this name on this machine.
     uid: Option<u32>,
 }
 
-impl User {
+impl PermittedUser {
     /// Matches a client by its uid if it has one, else by its name.
     fn is(&self, who: &Who) -> bool {
         match who.uid {
@@ -73,7 +73,7 @@ impl Default for Policy {
         Self {
             allowed: Vec::new(),
             user: None,
-            limits: Limits { memory: 1 << 30, cpu: None, processes: 256 },
+            limits: SessionLimits { memory: 1 << 30, cpu: None, processes: 256 },
             number: 64,
             each: None,
             cpus: None,
@@ -143,7 +143,7 @@ impl Policy {
         match words {
             [] => {}
             ["allow", users @ ..] if !users.is_empty() => {
-                self.allowed.extend(users.iter().map(|name| User {
+                self.allowed.extend(users.iter().map(|name| PermittedUser {
                     name: (*name).into(),
                     uid: name.parse().ok().or(passwd(name).map(|(uid, _)| uid)),
                 }));
@@ -174,13 +174,13 @@ impl Policy {
 }
 
 /// The rules for new sessions.
-pub(super) struct Rules {
+pub(super) struct SessionRules {
     pub(super) policy: Policy,
     /// Processors that sessions may use.
     pub(super) online: BTreeSet<usize>,
 }
 
-impl Rules {
+impl SessionRules {
     /// # Errors
     /// The policy names processors that do not exist.
     pub(super) fn new(policy: Policy) -> std::result::Result<Self, String> {
@@ -204,20 +204,20 @@ impl Rules {
 }
 
 /// The rules with their file, read again after changes.
-pub(super) struct Watched(Mutex<Arc<Rules>>);
+pub(super) struct WatchedSessionRules(Mutex<Arc<SessionRules>>);
 
-impl Watched {
-    pub(super) fn new(rules: Rules) -> Self {
+impl WatchedSessionRules {
+    pub(super) fn new(rules: SessionRules) -> Self {
         Self(Mutex::new(Arc::new(rules)))
     }
 
     /// Returns the rules without a check of the file.
-    pub(super) fn known(&self) -> Arc<Rules> {
+    pub(super) fn known(&self) -> Arc<SessionRules> {
         lock(&self.0).clone()
     }
 
     /// Returns the rules after a check of the file. An invalid new version is logged and ignored. Waits for the disk.
-    pub(super) fn now(&self) -> Arc<Rules> {
+    pub(super) fn now(&self) -> Arc<SessionRules> {
         let known = self.known();
         let Some((file, stamp)) = &known.policy.file else { return known };
         let found = FileStamp::of(file);
@@ -231,7 +231,7 @@ impl Watched {
             }
             Err(why) => {
                 tracing::warn!("{}: the policy stays as it was: {why}", file.display());
-                Rules { policy: known.policy.clone(), online: known.online.clone() }
+                SessionRules { policy: known.policy.clone(), online: known.online.clone() }
             }
         };
         rules.policy.file = Some((file.clone(), found));
@@ -353,7 +353,7 @@ mod tests {
              programs /bin '/opt/a b'\nstrict\n"
                 .parse()
                 .unwrap();
-        assert_eq!(policy.limits, Limits { memory: 64 << 20, cpu: Some(3), processes: 256 });
+        assert_eq!(policy.limits, SessionLimits { memory: 64 << 20, cpu: Some(3), processes: 256 });
         assert_eq!((policy.number, policy.strict, policy.network), (2, true, false));
         assert_eq!(policy.cpus, Some([0, 1, 3].into()));
         assert_eq!(policy.programs, ["/bin", "/opt/a b"]);
@@ -407,7 +407,7 @@ mod tests {
             fs::rename(dir.path().join("new"), &file).unwrap();
         };
         put("user nobody\nnumber 3\n");
-        let rules = Watched::new(Rules::new(Policy::read(&file).unwrap()).unwrap());
+        let rules = WatchedSessionRules::new(SessionRules::new(Policy::read(&file).unwrap()).unwrap());
         let number = || rules.now().policy.number;
         assert_eq!(number(), 3);
         put("user nobody\nnumber 4\n");

@@ -16,38 +16,38 @@ use nine_net::shm::Waits;
 use nine_proto::{Errno, Error, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::policy::{self, Limits, Rules, cpu_list};
-use super::{Exec, Shared, What, Work};
+use super::policy::{self, SessionLimits, SessionRules, cpu_list};
+use super::{PartShared, ProgramSpec, SessionWork, SessionWorkKind};
 
 /// See the module.
-pub(super) struct Session {
+pub(super) struct PartSession {
     pub(super) number: u64,
-    pub(super) shared: Arc<Shared>,
-    pub(super) whose: Whose,
+    pub(super) shared: Arc<PartShared>,
+    pub(super) whose: SessionOwner,
     /// The rules at the time of its creation.
-    pub(super) rules: Arc<Rules>,
-    state: Mutex<State>,
+    pub(super) rules: Arc<SessionRules>,
+    state: Mutex<SessionState>,
 }
 
 /// The user that sessions are counted for: by the uid, or by the name if there is none.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct User(std::result::Result<u32, Box<str>>);
+pub(super) struct SessionUser(std::result::Result<u32, Box<str>>);
 
-impl User {
+impl SessionUser {
     pub(super) fn of(who: &Who) -> Self {
         Self(who.uid.ok_or_else(|| who.name.clone()))
     }
 }
 
 /// The creator of a session.
-pub(super) struct Whose {
+pub(super) struct SessionOwner {
     /// The identity of its program on its channel, without an owner's rights.
     pub(super) who: Who,
     /// The kind of authentication, for the log.
     pub(super) proof: Box<str>,
 }
 
-impl Whose {
+impl SessionOwner {
     pub(super) fn of(visitor: &Visitor) -> Self {
         let who = &visitor.who;
         let proof = if who.owner { "the owner".into() } else { format!("{:?}", who.proof) };
@@ -59,25 +59,25 @@ impl Whose {
     }
 }
 
-impl fmt::Display for Whose {
+impl fmt::Display for SessionOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.who.name)
     }
 }
 
-pub(super) struct State {
-    pub(super) phase: Phase,
+pub(super) struct SessionState {
+    pub(super) phase: SessionPhase,
     /// The number of open files; `None` after the last close.
     opens: Option<usize>,
     is_persistent: bool,
-    pub(super) limits: Limits,
+    pub(super) limits: SessionLimits,
     /// Processors that belong to it alone.
     pub(super) cpus: BTreeSet<usize>,
     pub(super) channel: bool,
     pub(super) waits: Waits,
     argv: Vec<u8>,
     env: Vec<u8>,
-    file: Program,
+    file: ExecFileState,
     /// The length of the program, if announced.
     length: Option<u64>,
     /// Its program is being sent to other servers.
@@ -106,7 +106,7 @@ pub(super) struct State {
 }
 
 /// The file `exec`.
-enum Program {
+enum ExecFileState {
     None,
     /// A client is writing it.
     Writing,
@@ -114,17 +114,17 @@ enum Program {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Phase {
+pub(super) enum SessionPhase {
     Idle,
     Starting,
     Running,
-    Finished(End),
+    Finished(ProgramExit),
     Wiped,
 }
 
 /// How a program ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct End {
+pub(super) struct ProgramExit {
     /// The exit status, or the signal.
     pub(super) how: std::result::Result<i32, i32>,
     /// Milliseconds of user, system and real time.
@@ -133,7 +133,7 @@ pub(super) struct End {
     pub(super) limit: Option<&'static str>,
 }
 
-impl fmt::Display for End {
+impl fmt::Display for ProgramExit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.how {
             Ok(status) => write!(f, "exit {status}")?,
@@ -150,9 +150,9 @@ impl fmt::Display for End {
 
 /// Answers to be given while nothing is locked: bytes for a read, a count for a write.
 #[derive(Default)]
-pub(super) struct Answers(Vec<(Ask, Result<Said>)>);
+pub(super) struct SessionAnswers(Vec<(Ask, Result<SessionReply>)>);
 
-enum Said {
+enum SessionReply {
     /// Bytes independent of the offset.
     Read(Bytes),
     /// The whole contents, read at the offset.
@@ -160,17 +160,17 @@ enum Said {
     Wrote(usize),
 }
 
-impl Answers {
+impl SessionAnswers {
     pub(super) fn read(&mut self, asks: impl IntoIterator<Item = Ask>, bytes: &Bytes) {
-        self.0.extend(asks.into_iter().map(|ask| (ask, Ok(Said::Read(bytes.clone())))));
+        self.0.extend(asks.into_iter().map(|ask| (ask, Ok(SessionReply::Read(bytes.clone())))));
     }
 
     fn whole(&mut self, asks: impl IntoIterator<Item = Ask>, bytes: &Bytes) {
-        self.0.extend(asks.into_iter().map(|ask| (ask, Ok(Said::Whole(bytes.clone())))));
+        self.0.extend(asks.into_iter().map(|ask| (ask, Ok(SessionReply::Whole(bytes.clone())))));
     }
 
     pub(super) fn wrote(&mut self, ask: Option<Ask>, n: usize) {
-        self.0.extend(ask.map(|ask| (ask, Ok(Said::Wrote(n)))));
+        self.0.extend(ask.map(|ask| (ask, Ok(SessionReply::Wrote(n)))));
     }
 
     pub(super) fn fail(&mut self, asks: impl IntoIterator<Item = Ask>, error: &Error) {
@@ -180,20 +180,25 @@ impl Answers {
     pub(super) fn give(self) {
         for (ask, said) in self.0 {
             match said {
-                Ok(Said::Read(bytes)) => ask.give(bytes),
-                Ok(Said::Whole(bytes)) => ask.give_from(&bytes),
-                Ok(Said::Wrote(n)) => ask.took(n),
+                Ok(SessionReply::Read(bytes)) => ask.give(bytes),
+                Ok(SessionReply::Whole(bytes)) => ask.give_from(&bytes),
+                Ok(SessionReply::Wrote(n)) => ask.took(n),
                 Err(error) => ask.fail(error),
             }
         }
     }
 }
 
-impl Session {
+impl PartSession {
     /// Creates a session with one open file.
-    pub(super) fn new(shared: &Arc<Shared>, number: u64, visitor: &Visitor, rules: Arc<Rules>) -> Arc<Self> {
-        let state = State {
-            phase: Phase::Idle,
+    pub(super) fn new(
+        shared: &Arc<PartShared>,
+        number: u64,
+        visitor: &Visitor,
+        rules: Arc<SessionRules>,
+    ) -> Arc<Self> {
+        let state = SessionState {
+            phase: SessionPhase::Idle,
             opens: Some(1),
             is_persistent: false,
             limits: rules.policy.limits,
@@ -202,7 +207,7 @@ impl Session {
             waits: Waits::Adaptive,
             argv: Vec::new(),
             env: Vec::new(),
-            file: Program::None,
+            file: ExecFileState::None,
             length: None,
             is_given: false,
             key: None,
@@ -219,7 +224,7 @@ impl Session {
             kill: false,
             task: None,
         };
-        let (shared, whose, state) = (shared.clone(), Whose::of(visitor), Mutex::new(state));
+        let (shared, whose, state) = (shared.clone(), SessionOwner::of(visitor), Mutex::new(state));
         Arc::new(Self { number, shared, whose, rules, state })
     }
 
@@ -252,7 +257,7 @@ impl Session {
     /// Checks that this visitor may use files of its directory.
     pub(super) fn may_see(&self, visitor: &Visitor) -> Result<()> {
         self.is_of(visitor)?;
-        self.step(|state, _| if state.phase == Phase::Wiped { Err(over()) } else { Ok(()) })
+        self.step(|state, _| if state.phase == SessionPhase::Wiped { Err(over()) } else { Ok(()) })
     }
 
     pub(super) fn closed(&self) {
@@ -270,8 +275,8 @@ impl Session {
     }
 
     /// Changes the session, answers requests, and wakes its task.
-    pub(super) fn with<T>(&self, change: impl FnOnce(&mut State, &mut Answers) -> T) -> T {
-        let mut answers = Answers::default();
+    pub(super) fn with<T>(&self, change: impl FnOnce(&mut SessionState, &mut SessionAnswers) -> T) -> T {
+        let mut answers = SessionAnswers::default();
         let mut state = lock(&self.state);
         let done = change(&mut state, &mut answers);
         let task = state.task.take();
@@ -282,8 +287,8 @@ impl Session {
     }
 
     /// The same for the task itself, which is not woken.
-    pub(super) fn step<T>(&self, step: impl FnOnce(&mut State, &mut Answers) -> T) -> T {
-        let mut answers = Answers::default();
+    pub(super) fn step<T>(&self, step: impl FnOnce(&mut SessionState, &mut SessionAnswers) -> T) -> T {
+        let mut answers = SessionAnswers::default();
         let done = step(&mut lock(&self.state), &mut answers);
         answers.give();
         done
@@ -304,15 +309,17 @@ impl Session {
                 Err(Error::new(Errno::EACCES, text))
             }
             ["exec", ref rest @ ..] => match self.exec(rest) {
-                Ok(exec) => return self.shared.due(Work(self.clone(), What::Launch(exec), ask)),
+                Ok(exec) => {
+                    return self.shared.due(SessionWork(self.clone(), SessionWorkKind::Launch(exec), ask));
+                }
                 Err(error) => Err(error),
             },
             ["clone", most, ref to @ ..] => match self.may_spread(most, to) {
-                Ok(spread) => return self.shared.due(Work(self.clone(), spread, ask)),
+                Ok(spread) => return self.shared.due(SessionWork(self.clone(), spread, ask)),
                 Err(error) => Err(error),
             },
             ["type", how @ ("normal" | "persistent")] => self.with(|state, _| match state.phase {
-                Phase::Wiped => Err(over()),
+                SessionPhase::Wiped => Err(over()),
                 _ => {
                     state.is_persistent = how == "persistent";
                     self.shared.keep(self, state.is_persistent);
@@ -334,7 +341,7 @@ impl Session {
     }
 
     /// Checks that its program can be sent to these addresses.
-    fn may_spread(&self, most: &str, to: &[&str]) -> Result<What> {
+    fn may_spread(&self, most: &str, to: &[&str]) -> Result<SessionWorkKind> {
         let most = positive(most)?;
         let known = &self.rules.policy.nodes;
         let is_known = |to: &&str| {
@@ -350,10 +357,10 @@ impl Session {
             return Err(Error::new(Errno::EACCES, text));
         }
         self.step(|state, _| match state.file {
-            Program::Written if state.is_given => Err(busy("its program is being given to others")),
-            Program::Written => {
+            ExecFileState::Written if state.is_given => Err(busy("its program is being given to others")),
+            ExecFileState::Written => {
                 state.is_given = true;
-                Ok(What::Spread(most as usize, to.iter().map(|&to| to.into()).collect()))
+                Ok(SessionWorkKind::Spread(most as usize, to.iter().map(|&to| to.into()).collect()))
             }
             _ => Err(nothing()),
         })
@@ -378,11 +385,11 @@ impl Session {
     }
 
     /// Checks that a program can be run, and returns it.
-    fn exec(&self, words: &[&str]) -> Result<Exec> {
+    fn exec(&self, words: &[&str]) -> Result<ProgramSpec> {
         self.with(|state, _| {
             match state.phase {
-                Phase::Idle => {}
-                Phase::Wiped => return Err(over()),
+                SessionPhase::Idle => {}
+                SessionPhase::Wiped => return Err(over()),
                 _ => return Err(busy("a session runs one program, once: another one is made by clone")),
             }
             let argv = list(&state.argv, "argv")?;
@@ -395,9 +402,11 @@ impl Session {
             let env = env.collect::<Result<Vec<_>>>()?;
             let (path, words) = match *words {
                 [] => match state.file {
-                    Program::None => return Err(nothing()),
-                    Program::Writing => return Err(busy("exec is open still: close it first")),
-                    Program::Written => (None, if argv.is_empty() { vec!["exec".into()] } else { argv }),
+                    ExecFileState::None => return Err(nothing()),
+                    ExecFileState::Writing => return Err(busy("exec is open still: close it first")),
+                    ExecFileState::Written => {
+                        (None, if argv.is_empty() { vec!["exec".into()] } else { argv })
+                    }
                 },
                 [path] => (Some(path.to_owned()), if argv.is_empty() { vec![path.into()] } else { argv }),
                 [path, ..] => (Some(path.to_owned()), words.iter().map(|&word| word.into()).collect()),
@@ -405,20 +414,20 @@ impl Session {
             if words.iter().any(|word| word.contains('\0')) {
                 return Err(wrong("argv: a word has a zero in it"));
             }
-            state.phase = Phase::Starting;
+            state.phase = SessionPhase::Starting;
             // An earlier `kill` had no process to end.
             state.kill = false;
             state.program = path.as_deref().unwrap_or("exec").into();
             state.failed = Box::default();
-            Ok(Exec { path, words, env })
+            Ok(ProgramSpec { path, words, env })
         })
     }
 
     /// Records why a program does not run.
     pub(super) fn failed(&self, error: &Error) {
         self.with(|state, answers| {
-            if state.phase == Phase::Starting {
-                state.phase = Phase::Idle;
+            if state.phase == SessionPhase::Starting {
+                state.phase = SessionPhase::Idle;
             }
             state.failed = error.to_string().into();
             state.pid = None;
@@ -429,12 +438,12 @@ impl Session {
     }
 
     /// Returns the contents of `argv` or `env`.
-    pub(super) fn words(&self, of: Words) -> Bytes {
+    pub(super) fn words(&self, of: WordListKind) -> Bytes {
         self.step(|state, _| of.of(state).clone().into())
     }
 
     /// Writes to `argv` or `env`.
-    pub(super) fn write(&self, of: Words, ask: Ask) {
+    pub(super) fn write(&self, of: WordListKind, ask: Ask) {
         let done = self.with(|state, _| {
             state.may_set()?;
             let words = of.of(state);
@@ -462,14 +471,16 @@ impl Session {
     pub(super) fn begin_program(&self) -> Result<Option<u64>> {
         self.with(|state, _| {
             state.may_write()?;
-            state.file = Program::Writing;
+            state.file = ExecFileState::Writing;
             Ok(state.length)
         })
     }
 
     /// Records the end of the upload. An incomplete program may be written again.
     pub(super) fn end_program(&self, is_whole: bool) {
-        self.with(|state, _| state.file = if is_whole { Program::Written } else { Program::None });
+        self.with(|state, _| {
+            state.file = if is_whole { ExecFileState::Written } else { ExecFileState::None }
+        });
     }
 
     pub(super) fn open_input(&self) -> Result<()> {
@@ -487,7 +498,7 @@ impl Session {
     /// Queues a write of `stdin`.
     pub(super) fn input(&self, ask: Ask) {
         self.with(|state, answers| match state.phase {
-            Phase::Finished(_) | Phase::Wiped => answers.fail([ask], &over()),
+            SessionPhase::Finished(_) | SessionPhase::Wiped => answers.fail([ask], &over()),
             _ if state.inputs.is_none() => answers.fail([ask], &over()),
             _ if state.writes.len() >= WAITING_MAX => answers.fail([ask], &crowded()),
             _ => state.writes.push_back(ask),
@@ -497,7 +508,9 @@ impl Session {
     /// Queues a read of `stdout` or `stderr`.
     pub(super) fn output(&self, which: usize, ask: Ask) {
         self.with(|state, answers| match state.phase {
-            _ if state.are_over[which] || state.phase == Phase::Wiped => answers.read([ask], &Bytes::new()),
+            _ if state.are_over[which] || state.phase == SessionPhase::Wiped => {
+                answers.read([ask], &Bytes::new())
+            }
             _ if state.reads[which].len() >= WAITING_MAX => answers.fail([ask], &crowded()),
             _ => state.reads[which].push_back(ask),
         });
@@ -506,8 +519,8 @@ impl Session {
     /// Queues a read of `wait`.
     pub(super) fn wait(&self, ask: Ask) {
         self.with(|state, answers| match state.phase {
-            Phase::Finished(end) => answers.whole([ask], &line(end)),
-            Phase::Wiped => answers.fail([ask], &over()),
+            SessionPhase::Finished(end) => answers.whole([ask], &line(end)),
+            SessionPhase::Wiped => answers.fail([ask], &over()),
             _ if state.waiting.len() >= WAITING_MAX => answers.fail([ask], &crowded()),
             _ => state.waiting.push_back(ask),
         });
@@ -533,12 +546,12 @@ impl Session {
     pub(super) fn status(&self) -> String {
         self.step(|state, _| {
             let mut text = match state.phase {
-                Phase::Idle | Phase::Starting => "Initializing".into(),
-                Phase::Running => "Running".into(),
-                Phase::Finished(end) => format!("Finished {end}"),
-                Phase::Wiped => "Wiped".into(),
+                SessionPhase::Idle | SessionPhase::Starting => "Initializing".into(),
+                SessionPhase::Running => "Running".into(),
+                SessionPhase::Finished(end) => format!("Finished {end}"),
+                SessionPhase::Wiped => "Wiped".into(),
             };
-            let Limits { memory, cpu, processes } = state.limits;
+            let SessionLimits { memory, cpu, processes } = state.limits;
             let kind = if state.is_persistent { "persistent" } else { "normal" };
             let channel = if state.channel { "on" } else { "off" };
             let whose = quote::quote(&self.whose.who.name);
@@ -568,22 +581,22 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for PartSession {
     fn drop(&mut self) {
         self.shared.forget(self.number);
     }
 }
 
-impl State {
+impl SessionState {
     /// Returns whether no client can ask for anything any more.
     pub(super) fn is_over(&self) -> bool {
-        self.phase == Phase::Wiped || self.opens.is_none()
+        self.phase == SessionPhase::Wiped || self.opens.is_none()
     }
 
     fn may_set(&self) -> Result<()> {
         match self.phase {
-            Phase::Idle => Ok(()),
-            Phase::Wiped => Err(over()),
+            SessionPhase::Idle => Ok(()),
+            SessionPhase::Wiped => Err(over()),
             _ => Err(busy("that is said before the program runs")),
         }
     }
@@ -592,9 +605,9 @@ impl State {
     fn may_write(&self) -> Result<()> {
         self.may_set()?;
         match self.file {
-            Program::None => Ok(()),
-            Program::Writing => Err(busy("exec is being written")),
-            Program::Written => {
+            ExecFileState::None => Ok(()),
+            ExecFileState::Writing => Err(busy("exec is being written")),
+            ExecFileState::Written => {
                 Err(Error::new(Errno::EEXIST, "exec was written already: it is written once"))
             }
         }
@@ -659,22 +672,22 @@ impl State {
                 Ok(())
             }
             _ => {
-                let shown: String = words.join(" ").escape_debug().take(SHOWN).collect();
+                let shown: String = words.join(" ").escape_debug().take(ERROR_WORD_LEN_MAX).collect();
                 Err(wrong(&format!("`{shown}`: write {KNOWN}")))
             }
         }
     }
 
     /// Kills the program and ends the session.
-    fn wipe(&mut self, answers: &mut Answers) {
+    fn wipe(&mut self, answers: &mut SessionAnswers) {
         self.kill = true;
         self.is_persistent = false;
-        self.phase = Phase::Wiped;
+        self.phase = SessionPhase::Wiped;
         self.refuse(answers);
     }
 
     /// Answers all waiting requests: reads of output with its end, the others with an error.
-    pub(super) fn refuse(&mut self, answers: &mut Answers) {
+    pub(super) fn refuse(&mut self, answers: &mut SessionAnswers) {
         let [out, err] = &mut self.reads;
         answers.read(out.drain(..).chain(err.drain(..)), &Bytes::new());
         answers.fail(self.writes.drain(..).chain(self.waiting.drain(..)), &over());
@@ -682,10 +695,10 @@ impl State {
     }
 
     /// Records the end of the program.
-    pub(super) fn finish(&mut self, end: End, answers: &mut Answers) {
+    pub(super) fn finish(&mut self, end: ProgramExit, answers: &mut SessionAnswers) {
         self.pid = None;
-        if self.phase != Phase::Wiped {
-            self.phase = Phase::Finished(end);
+        if self.phase != SessionPhase::Wiped {
+            self.phase = SessionPhase::Finished(end);
         }
         answers.whole(self.waiting.drain(..), &line(end));
         answers.fail(self.writes.drain(..), &over());
@@ -700,13 +713,13 @@ impl State {
 
 /// A file of words.
 #[derive(Clone, Copy)]
-pub(super) enum Words {
+pub(super) enum WordListKind {
     Argv,
     Env,
 }
 
-impl Words {
-    fn of(self, state: &mut State) -> &mut Vec<u8> {
+impl WordListKind {
+    fn of(self, state: &mut SessionState) -> &mut Vec<u8> {
         match self {
             Self::Argv => &mut state.argv,
             Self::Env => &mut state.env,
@@ -741,7 +754,7 @@ pub(super) fn error_of(error: &io::Error) -> Error {
     Error::new(errno.unwrap_or(Errno::EIO), text.to_owned())
 }
 
-fn line(end: End) -> Bytes {
+fn line(end: ProgramExit) -> Bytes {
     format!("{end}\n").into()
 }
 
@@ -761,8 +774,8 @@ fn list(bytes: &[u8], of: &str) -> Result<Vec<String>> {
     let text = std::str::from_utf8(bytes).map_err(|_| wrong(&format!("{of}: this is no text")))?;
     let words = quote::words(text).map_err(|error| wrong(&format!("{of}: {error}")))?;
     match words.len() {
-        0..=WORDS => Ok(words),
-        n => Err(Error::new(Errno::E2BIG, format!("{of}: {n} words, and {WORDS} are the most"))),
+        0..=WORD_COUNT_MAX => Ok(words),
+        n => Err(Error::new(Errno::E2BIG, format!("{of}: {n} words, and {WORD_COUNT_MAX} are the most"))),
     }
 }
 
@@ -826,10 +839,10 @@ const SIGNALS: [(&str, Signal); 16] = [
 /// The maximum length of a control message in bytes.
 const TEXT_MAX: usize = 32 << 10;
 /// The maximum length of an unknown message in its error.
-const SHOWN: usize = 64;
+const ERROR_WORD_LEN_MAX: usize = 64;
 /// The maximum length of `argv` and of `env` in bytes, and their maximum number of words.
 const WORDS_MAX: usize = 128 << 10;
-const WORDS: usize = 4096;
+const WORD_COUNT_MAX: usize = 4096;
 /// The maximum length of a program in bytes.
 const EXEC_MAX: u64 = 256 << 20;
 /// The maximum number of requests waiting at one file.
@@ -841,11 +854,11 @@ mod tests {
 
     #[test]
     fn an_end_is_one_line() {
-        let end = End { how: Ok(3), times: [1, 2, 30], memory: 4096, limit: None };
+        let end = ProgramExit { how: Ok(3), times: [1, 2, 30], memory: 4096, limit: None };
         assert_eq!(&*line(end), b"exit 3 user 1 system 2 real 30 memory 4096\n");
-        let end = End { how: Err(9), memory: 0, limit: Some("memory"), ..end };
+        let end = ProgramExit { how: Err(9), memory: 0, limit: Some("memory"), ..end };
         assert_eq!(end.to_string(), "signal KILL user 1 system 2 real 30 memory 0 limit memory");
-        assert!(End { how: Err(34), ..end }.to_string().starts_with("signal 34 "));
+        assert!(ProgramExit { how: Err(34), ..end }.to_string().starts_with("signal 34 "));
     }
 
     #[test]

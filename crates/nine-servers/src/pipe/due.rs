@@ -12,22 +12,22 @@ use std::time::Duration;
 use nine_net::lock::{Mutex, lock};
 use nine_net::{Clock, Timer};
 
-use super::Shared;
+use super::PipeShared;
 
 /// The number of pipes that one poll may advance before other tasks run.
-const TURN: usize = 64;
+const PIPES_PER_POLL_MAX: usize = 64;
 
 /// The deadlines, at most one for each pipe.
 #[derive(Default)]
-pub(super) struct Due(Mutex<Times>);
+pub(super) struct PipeDeadlines(Mutex<DeadlineSet>);
 
 #[derive(Default)]
-struct Times {
+struct DeadlineSet {
     all: BTreeSet<(Duration, u64)>,
     waker: Option<Waker>,
 }
 
-impl Due {
+impl PipeDeadlines {
     /// Replaces the deadline of a pipe.
     pub(super) fn change(&self, number: u64, old: Option<Duration>, new: Option<Duration>) {
         if old == new {
@@ -51,7 +51,7 @@ impl Due {
     }
 }
 
-impl Drop for Due {
+impl Drop for PipeDeadlines {
     /// Wakes the driver, which then ends.
     fn drop(&mut self) {
         let waker = lock(&self.0).waker.take();
@@ -62,13 +62,13 @@ impl Drop for Due {
 /// Advances pipes when a module's deadline has passed. A future to be spawned once.
 #[must_use]
 pub struct Driver {
-    shared: Weak<Shared>,
+    shared: Weak<PipeShared>,
     clock: Arc<dyn Clock>,
     sleep: Option<(Duration, Timer)>,
 }
 
 impl Driver {
-    pub(super) fn new(shared: &Arc<Shared>) -> Self {
+    pub(super) fn new(shared: &Arc<PipeShared>) -> Self {
         Self { shared: Arc::downgrade(shared), clock: shared.clock.clone(), sleep: None }
     }
 }
@@ -77,7 +77,7 @@ impl Future for Driver {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        for _ in 0..TURN {
+        for _ in 0..PIPES_PER_POLL_MAX {
             let Some(shared) = self.shared.upgrade() else { return Poll::Ready(()) };
             let Some((time, number)) = shared.due.first(cx.waker()) else { return Poll::Pending };
             if time <= self.clock.now() {

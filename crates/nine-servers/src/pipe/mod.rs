@@ -39,8 +39,8 @@ use nine_proto::{Errno, Error, Result};
 use nine_stream::{Make, Modules, Pool};
 
 pub use due::Driver;
-use due::Due;
-use pair::{Pair, Which};
+use due::PipeDeadlines;
+use pair::{PipePair, PipeSide};
 
 /// The maximum length of a control message, in bytes.
 const TEXT_MAX: usize = 1024;
@@ -55,26 +55,26 @@ const MODULES_MAX: usize = 256 << 20;
 /// Concurrency: requests of one pipe are serialized, those of different pipes are not.
 pub struct Pipes {
     tree: Tree,
-    shared: Arc<Shared>,
+    shared: Arc<PipeShared>,
 }
 
 /// State shared by all pipes of a server.
-struct Shared {
+struct PipeShared {
     make: Make,
     clock: Arc<dyn Clock>,
     /// The maximum number of pipes.
     most: usize,
     /// Bytes reserved for the modules of all pipes.
     modules: AtomicUsize,
-    table: Mutex<Table>,
-    due: Due,
+    table: Mutex<PipeTable>,
+    due: PipeDeadlines,
 }
 
 #[derive(Default)]
-struct Table {
+struct PipeTable {
     /// The number of the next pipe.
     next: u64,
-    pipes: BTreeMap<u64, (Weak<Pair>, synth::Node)>,
+    pipes: BTreeMap<u64, (Weak<PipePair>, synth::Node)>,
 }
 
 impl Pipes {
@@ -84,13 +84,13 @@ impl Pipes {
     pub fn new(modules: Modules, clock: Arc<dyn Clock>, most: usize) -> (Self, Driver) {
         let time = clock.clone();
         let make = Make { modules, clock: Arc::new(move || time.now()), ..Make::new(Pool::new(0)) };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PipeShared {
             make,
             clock: clock.clone(),
             most,
             modules: AtomicUsize::new(0),
             table: Mutex::default(),
-            due: Due::default(),
+            due: PipeDeadlines::default(),
         });
         let (clones, lists) = (shared.clone(), shared.clone());
         let root = Dir::new()
@@ -134,7 +134,7 @@ impl FileServer for Pipes {
     }
 }
 
-impl Shared {
+impl PipeShared {
     /// Creates a pipe and opens its ctl.
     fn clone_pipe(self: &Arc<Self>, opening: Opening) {
         let mut table = lock(&self.table);
@@ -145,15 +145,15 @@ impl Shared {
         }
         let number = table.next;
         table.next += 1;
-        let pair = Pair::new(self, number);
+        let pair = PipePair::new(self, number);
         table.pipes.insert(number, (Arc::downgrade(&pair), directory(&pair).into()));
         drop(table);
-        let ctl = Arc::new(Ctl::new(pair, Which::Data));
+        let ctl = Arc::new(PipeCtlFile::new(pair, PipeSide::Data));
         // The open cannot have been flushed: it is being served now.
         let _ = opening.becomes(&[&number.to_string(), "ctl"], ctl);
     }
 
-    fn pair(&self, number: u64) -> Option<Arc<Pair>> {
+    fn pair(&self, number: u64) -> Option<Arc<PipePair>> {
         lock(&self.table).pipes.get(&number)?.0.upgrade()
     }
 
@@ -166,42 +166,43 @@ impl Shared {
 }
 
 /// Returns the files of a pipe. They hold no reference to it.
-fn directory(pair: &Arc<Pair>) -> Dir {
+fn directory(pair: &Arc<PipePair>) -> Dir {
     let data = |which| {
         let pair = Arc::downgrade(pair);
-        File::opened(move |_, _| Data::open(there(&pair)?, which).map(|data| Box::new(data) as _)).consuming()
+        File::opened(move |_, _| PipeDataFile::open(there(&pair)?, which).map(|data| Box::new(data) as _))
+            .consuming()
     };
     let ctl = |which| {
         let pair = Arc::downgrade(pair);
-        File::opened(move |_, _| Ok(Box::new(Ctl::new(there(&pair)?, which)))).consuming()
+        File::opened(move |_, _| Ok(Box::new(PipeCtlFile::new(there(&pair)?, which)))).consuming()
     };
     let status = Arc::downgrade(pair);
     Dir::new()
-        .file("ctl", ctl(Which::Data))
-        .file("ctl1", ctl(Which::Data1))
-        .file("data", data(Which::Data))
-        .file("data1", data(Which::Data1))
+        .file("ctl", ctl(PipeSide::Data))
+        .file("ctl1", ctl(PipeSide::Data1))
+        .file("data", data(PipeSide::Data))
+        .file("data1", data(PipeSide::Data1))
         .file("status", File::text(move |_| there(&status).map(|pair| pair.status()).unwrap_or_default()))
 }
 
-fn there(pair: &Weak<Pair>) -> Result<Arc<Pair>> {
+fn there(pair: &Weak<PipePair>) -> Result<Arc<PipePair>> {
     pair.upgrade().ok_or(Errno::ENOENT.into())
 }
 
 /// An open `data` or `data1`.
-struct Data {
-    pair: Arc<Pair>,
-    which: Which,
+struct PipeDataFile {
+    pair: Arc<PipePair>,
+    which: PipeSide,
 }
 
-impl Data {
-    fn open(pair: Arc<Pair>, which: Which) -> Result<Self> {
+impl PipeDataFile {
+    fn open(pair: Arc<PipePair>, which: PipeSide) -> Result<Self> {
         pair.open(which)?;
         Ok(Self { pair, which })
     }
 }
 
-impl Handle for Data {
+impl Handle for PipeDataFile {
     fn read(&self, ask: Ask) {
         if ask.count == 0 {
             return ask.give(Bytes::new());
@@ -219,27 +220,27 @@ impl Handle for Data {
     }
 }
 
-impl Drop for Data {
+impl Drop for PipeDataFile {
     fn drop(&mut self) {
         self.pair.close(self.which);
     }
 }
 
 /// An open `ctl`, `ctl1` or `clone`.
-struct Ctl {
-    pair: Arc<Pair>,
-    which: Which,
+struct PipeCtlFile {
+    pair: Arc<PipePair>,
+    which: PipeSide,
     number: Bytes,
 }
 
-impl Ctl {
-    fn new(pair: Arc<Pair>, which: Which) -> Self {
+impl PipeCtlFile {
+    fn new(pair: Arc<PipePair>, which: PipeSide) -> Self {
         let number = format!("{}\n", pair.number()).into();
         Self { pair, which, number }
     }
 }
 
-impl Handle for Ctl {
+impl Handle for PipeCtlFile {
     fn read(&self, ask: Ask) {
         ask.give_from(&self.number);
     }

@@ -16,11 +16,11 @@ use nine_net::lock::{Mutex, lock};
 use nine_proto::{Errno, Error, Result};
 use nine_stream::{Block, Chain, Fault, Limit, Stream, pipe};
 
-use super::{MODULES_MAX, Shared};
+use super::{MODULES_MAX, PipeShared};
 
 /// One of the two ends.
 #[derive(Clone, Copy)]
-pub(super) enum Which {
+pub(super) enum PipeSide {
     /// `data` and `ctl`.
     Data,
     /// `data1` and `ctl1`.
@@ -28,33 +28,33 @@ pub(super) enum Which {
 }
 
 /// See the module.
-pub(super) struct Pair {
+pub(super) struct PipePair {
     number: u64,
-    shared: Arc<Shared>,
-    state: Mutex<State>,
+    shared: Arc<PipeShared>,
+    state: Mutex<PipePairState>,
 }
 
-struct State {
-    ends: [End; 2],
+struct PipePairState {
+    ends: [PipeEnd; 2],
     /// The deadline last given to the driver.
     due: Option<Duration>,
 }
 
-struct End {
+struct PipeEnd {
     stream: Stream,
     /// The number of opens of its data file; `None` after the last close.
     opens: Option<u32>,
     reads: VecDeque<Ask>,
     writes: VecDeque<Ask>,
     /// The bytes reserved for its modules.
-    modules: Vec<Charge>,
+    modules: Vec<ModuleCharge>,
 }
 
 /// Bytes reserved for a module, out of the server's total.
-struct Charge(Arc<Shared>, usize);
+struct ModuleCharge(Arc<PipeShared>, usize);
 
-impl Charge {
-    fn new(shared: &Arc<Shared>, bytes: usize) -> Result<Self> {
+impl ModuleCharge {
+    fn new(shared: &Arc<PipeShared>, bytes: usize) -> Result<Self> {
         let charge = Self(shared.clone(), bytes);
         if shared.modules.fetch_add(bytes, Ordering::Relaxed) + bytes > MODULES_MAX {
             return Err(Error::new(Errno::ENOMEM, "the modules of all pipes hold what they may"));
@@ -63,19 +63,19 @@ impl Charge {
     }
 }
 
-impl Drop for Charge {
+impl Drop for ModuleCharge {
     fn drop(&mut self) {
         self.0.modules.fetch_sub(self.1, Ordering::Relaxed);
     }
 }
 
 /// Answers to be given while nothing is locked: bytes for a read, none for a write.
-type Answers = Vec<(Ask, Result<Option<Bytes>>)>;
+type PipeAnswers = Vec<(Ask, Result<Option<Bytes>>)>;
 
-impl Pair {
-    pub(super) fn new(shared: &Arc<Shared>, number: u64) -> Arc<Self> {
+impl PipePair {
+    pub(super) fn new(shared: &Arc<PipeShared>, number: u64) -> Arc<Self> {
         let (a, b) = pipe(&shared.make);
-        let state = Mutex::new(State { ends: [End::new(a), End::new(b)], due: None });
+        let state = Mutex::new(PipePairState { ends: [PipeEnd::new(a), PipeEnd::new(b)], due: None });
         Arc::new(Self { number, shared: shared.clone(), state })
     }
 
@@ -84,7 +84,7 @@ impl Pair {
     }
 
     /// Opens a data file.
-    pub(super) fn open(&self, which: Which) -> Result<()> {
+    pub(super) fn open(&self, which: PipeSide) -> Result<()> {
         match &mut lock(&self.state).ends[which as usize].opens {
             Some(opens) => *opens += 1,
             None => return Err(Error::new(Errno::EPIPE, "this end of the pipe has been closed")),
@@ -93,7 +93,7 @@ impl Pair {
     }
 
     /// Closes a data file. The last close hangs up.
-    pub(super) fn close(&self, which: Which) {
+    pub(super) fn close(&self, which: PipeSide) {
         self.with(|state, _| {
             let end = &mut state.ends[which as usize];
             end.opens = end.opens.map(|opens| opens - 1).filter(|&opens| opens > 0);
@@ -103,11 +103,11 @@ impl Pair {
         });
     }
 
-    pub(super) fn read(&self, which: Which, ask: Ask) {
+    pub(super) fn read(&self, which: PipeSide, ask: Ask) {
         self.with(|state, _| state.ends[which as usize].reads.push_back(ask));
     }
 
-    pub(super) fn write(&self, which: Which, ask: Ask) {
+    pub(super) fn write(&self, which: PipeSide, ask: Ask) {
         self.with(|state, _| state.ends[which as usize].writes.push_back(ask));
     }
 
@@ -129,16 +129,16 @@ impl Pair {
     }
 
     /// Executes a control message.
-    pub(super) fn control(&self, which: Which, text: &str) -> Result<()> {
+    pub(super) fn control(&self, which: PipeSide, text: &str) -> Result<()> {
         self.with(|state, _| {
             let changes = matches!(text.split(' ').next(), Some("push" | "pop"));
             if changes && state.ends.iter().any(|end| !end.writes.is_empty()) {
                 return Err(Error::new(Errno::EBUSY, "a message is under way"));
             }
-            let End { stream, modules, .. } = &mut state.ends[which as usize];
+            let PipeEnd { stream, modules, .. } = &mut state.ends[which as usize];
             let cost =
                 text.strip_prefix("push ").and_then(|module| self.shared.make.modules.cost(module).ok());
-            let charge = cost.map(|cost| Charge::new(&self.shared, cost)).transpose()?;
+            let charge = cost.map(|cost| ModuleCharge::new(&self.shared, cost)).transpose()?;
             stream.control(text.as_bytes()).map_err(|fault| {
                 said(if stream.is_ending() { Errno::EPIPE } else { Errno::EINVAL }, &fault)
             })?;
@@ -180,8 +180,8 @@ impl Pair {
     }
 
     /// Applies a change to the pipe, then answers the requests that can proceed.
-    fn with<T>(&self, act: impl FnOnce(&mut State, &mut Answers) -> T) -> T {
-        let mut answers = Answers::new();
+    fn with<T>(&self, act: impl FnOnce(&mut PipePairState, &mut PipeAnswers) -> T) -> T {
+        let mut answers = PipeAnswers::new();
         let mut state = lock(&self.state);
         let done = act(&mut state, &mut answers);
         state.go_on(&mut answers);
@@ -200,16 +200,16 @@ impl Pair {
     }
 }
 
-impl Drop for Pair {
+impl Drop for PipePair {
     fn drop(&mut self) {
         let due = lock(&self.state).due;
         self.shared.forget(self.number, due);
     }
 }
 
-impl State {
+impl PipePairState {
     /// Answers all requests that can be answered.
-    fn go_on(&mut self, answers: &mut Answers) {
+    fn go_on(&mut self, answers: &mut PipeAnswers) {
         loop {
             let before = answers.len();
             for end in &mut self.ends {
@@ -223,14 +223,14 @@ impl State {
     }
 }
 
-impl End {
+impl PipeEnd {
     fn new(stream: Stream) -> Self {
         let (reads, writes) = (VecDeque::new(), VecDeque::new());
         Self { stream, opens: Some(0), reads, writes, modules: Vec::new() }
     }
 
     /// Performs queued writes while there is room.
-    fn put(&mut self, answers: &mut Answers) {
+    fn put(&mut self, answers: &mut PipeAnswers) {
         while let Some(ask) = self.writes.front() {
             let mut message = Chain::from(Block::from(ask.data.clone()));
             message.end_message();
@@ -244,7 +244,7 @@ impl End {
     }
 
     /// Performs queued reads while there is data. Each ends at the end of a message.
-    fn take(&mut self, answers: &mut Answers) {
+    fn take(&mut self, answers: &mut PipeAnswers) {
         while let Some(ask) = self.reads.front() {
             let (bytes, blocks) = self.stream.waiting();
             if blocks == 0 && !self.stream.is_ending() {

@@ -26,16 +26,16 @@ use nine_proto::{
 
 use nine_io::server::locks::{LOCKS_MAX, Wanted};
 use nine_io::server::xattr::{XATTR_CREATE, XATTR_REPLACE, XattrInput, XattrLimit, XattrValue};
-use tree::{Inode, Place, Space, now, part};
+use tree::{EntryLocation, RamInode, TreeBudget, now, part};
 
 /// The maximum length of a symbolic link's target in bytes, as in Linux.
 const TARGET_MAX: usize = 4095;
 
 /// See the module.
 pub struct Ram {
-    root: Arc<Inode>,
+    root: Arc<RamInode>,
     one_at_a_time: Mutex<()>,
-    space: Arc<Space>,
+    space: Arc<TreeBudget>,
     next: AtomicU64,
     changes: Arc<Changes>,
     /// Limits the record locks on all files.
@@ -44,16 +44,16 @@ pub struct Ram {
 }
 
 /// The state behind a fid.
-enum Node {
+enum RamFidState {
     /// `at`: the name it was walked to. `open`: the number of the open, and whether writes append.
     File {
-        inode: Arc<Inode>,
-        at: Place,
+        inode: Arc<RamInode>,
+        at: EntryLocation,
         open: Option<(u64, bool)>,
     },
     Xattr(XattrValue),
     NewXattr {
-        inode: Arc<Inode>,
+        inode: Arc<RamInode>,
         input: XattrInput,
     },
 }
@@ -61,8 +61,8 @@ enum Node {
 impl Ram {
     /// Returns an empty tree that stores at most `limit_bytes`.
     pub fn new(limit_bytes: u64) -> Self {
-        let (space, next) = (Space::new(limit_bytes), AtomicU64::new(3));
-        let root = Inode::new(&space, 1, S_IFDIR | 0o777, (0, 0), nowhere())
+        let (space, next) = (TreeBudget::new(limit_bytes), AtomicU64::new(3));
+        let root = RamInode::new(&space, 1, S_IFDIR | 0o777, (0, 0), nowhere())
             .expect("the limit has room for the root");
         let (changes, locks) = (Changes::new(), FairLimit::new(LOCKS_MAX));
         let (one_at_a_time, xattr_limit) = (Mutex::new(()), XattrLimit::default());
@@ -80,28 +80,30 @@ impl Ram {
                     at = (Arc::downgrade(&inode), name.into());
                     inode = inode.child(name)?;
                 }
-                return Ok(Reply::Attach { qid: inode.qid(), node: Node::walked(inode, at) });
+                return Ok(Reply::Attach { qid: inode.qid(), node: RamFidState::walked(inode, at) });
             }
             _ => {}
         }
-        let node = req.node::<Node>()?;
+        let node = req.node::<RamFidState>()?;
         match (&*node, &op) {
-            (Node::Xattr(value), &Op::Read { offset, count }) => {
+            (RamFidState::Xattr(value), &Op::Read { offset, count }) => {
                 return Ok(Reply::Read(Payload::Bytes(value.bytes.slice_ref(part(
                     &value.bytes,
                     offset,
                     count,
                 )))));
             }
-            (Node::NewXattr { input, .. }, Op::Write { offset, data }) => {
+            (RamFidState::NewXattr { input, .. }, Op::Write { offset, data }) => {
                 return input.write(*offset, data).map(Reply::Wrote);
             }
-            (Node::NewXattr { .. }, Op::Clunk) => return node.store_xattr(),
-            (Node::File { .. }, _) => {}
+            (RamFidState::NewXattr { .. }, Op::Clunk) => return node.store_xattr(),
+            (RamFidState::File { .. }, _) => {}
             (_, Op::Clunk | Op::Remove) => return Ok(Reply::Done),
             _ => return Err(Errno::EBADF.into()),
         }
-        let Node::File { inode, at, open } = &*node else { unreachable!("the others are answered above") };
+        let RamFidState::File { inode, at, open } = &*node else {
+            unreachable!("the others are answered above")
+        };
         match op {
             Op::Auth { .. } | Op::Attach { .. } => unreachable!("answered above"),
             Op::Walk { names } => {
@@ -120,7 +122,7 @@ impl Ram {
                     }
                     qids.push(inode.qid());
                 }
-                Ok(Reply::Walk { qids, node: Some(Node::walked(inode, at)) })
+                Ok(Reply::Walk { qids, node: Some(RamFidState::walked(inode, at)) })
             }
             Op::Open { flags } => self.open(inode.clone(), at.clone(), flags),
             Op::Create { name, make, flags, perm, gid } => {
@@ -133,19 +135,19 @@ impl Ram {
                 match make {
                     Make::File | Make::Dir => self.open(made, at, flags),
                     // The others cannot be read: the fid only moves there.
-                    _ => Ok(Reply::Open { qid: made.qid(), iounit: 0, node: Node::walked(made, at) }),
+                    _ => Ok(Reply::Open { qid: made.qid(), iounit: 0, node: RamFidState::walked(made, at) }),
                 }
             }
             Op::Make { name, make, perm, gid } => {
                 Ok(Reply::Made(self.make(req, inode, name, make, perm, gid)?.qid()))
             }
             Op::Rename { name } => {
-                let to = req.node2::<Node>()?;
+                let to = req.node2::<RamFidState>()?;
                 let (dir, old) = inode.place(at)?;
                 dir.rename(&old, to.inode()?, name, RenameMode::Replace).map(|()| Reply::Done)
             }
             Op::RenameAt { old, new, how } => {
-                inode.rename(old, req.node2::<Node>()?.inode()?, new, how).map(|()| Reply::Done)
+                inode.rename(old, req.node2::<RamFidState>()?.inode()?, new, how).map(|()| Reply::Done)
             }
             Op::Unlink { name, dir } => match (inode.child(name)?.is_dir(), dir) {
                 (true, false) => Err(Errno::EISDIR.into()),
@@ -187,7 +189,7 @@ impl Ram {
                 };
                 let size = value.len() as u64;
                 let value = XattrValue::new(value, req, &self.xattr_limit)?;
-                Ok(Reply::Xattr { size, node: Arc::new(Node::Xattr(value)) })
+                Ok(Reply::Xattr { size, node: Arc::new(RamFidState::Xattr(value)) })
             }
             // Only access control lists are supported in the `system.` namespace (xattr(7)).
             Op::XattrCreate { name, .. } if name.starts_with(b"system.") && AclKind::of(name).is_none() => {
@@ -200,7 +202,7 @@ impl Ram {
             }
             Op::XattrCreate { name, size, flags } => {
                 let input = XattrInput::new(name, size, flags, req, &self.xattr_limit)?;
-                Ok(Reply::Moved(Arc::new(Node::NewXattr { inode: inode.clone(), input })))
+                Ok(Reply::Moved(Arc::new(RamFidState::NewXattr { inode: inode.clone(), input })))
             }
             Op::Statfs => Ok(Reply::Statfs(self.space.statfs())),
             Op::Clunk => {
@@ -211,7 +213,7 @@ impl Ram {
         }
     }
 
-    fn open(&self, inode: Arc<Inode>, at: Place, flags: OpenFlags) -> Result<Reply> {
+    fn open(&self, inode: Arc<RamInode>, at: EntryLocation, flags: OpenFlags) -> Result<Reply> {
         let special = inode.qid().ty;
         if special & Qid::EXCL != 0 && inode.lock().taken.is_some() {
             return Err(Error::new(Errno::EBUSY, "exclusive use: somebody has it open"));
@@ -231,20 +233,20 @@ impl Ram {
             inode.lock().taken = Some(number);
         }
         let (qid, open) = (inode.qid(), Some((number, flags.has(OpenFlags::APPEND))));
-        Ok(Reply::Open { qid, iounit: 0, node: Arc::new(Node::File { inode, at, open }) })
+        Ok(Reply::Open { qid, iounit: 0, node: Arc::new(RamFidState::File { inode, at, open }) })
     }
 
     fn make(
         &self,
         req: &Request,
-        dir: &Arc<Inode>,
+        dir: &Arc<RamInode>,
         name: &[u8],
         make: Make<'_>,
         perm: Perm,
         gid: u32,
-    ) -> Result<Arc<Inode>> {
+    ) -> Result<Arc<RamInode>> {
         if make == Make::Link {
-            let linked = req.node2::<Node>()?.inode()?.clone();
+            let linked = req.node2::<RamFidState>()?.inode()?.clone();
             if linked.is_dir() {
                 return Err(Errno::EPERM.into());
             }
@@ -278,7 +280,7 @@ impl Ram {
         let path = self.next.fetch_add(1, Ordering::Relaxed);
         let owner = (req.who().uid.unwrap_or(0), gid);
         let made =
-            Inode::new(&self.space, path, ty | bits & 0o7777, owner, (Arc::downgrade(dir), name.into()))?;
+            RamInode::new(&self.space, path, ty | bits & 0o7777, owner, (Arc::downgrade(dir), name.into()))?;
         match make {
             Make::Symlink(target) => drop(made.write(false, 0, target)?),
             Make::Node { major, minor, .. } => made.lock().attr.rdev = rustix::fs::makedev(major, minor),
@@ -308,24 +310,24 @@ impl FileServer for Ram {
     }
 
     fn changes(&self, walk: &Request) -> Option<Result<Tap>> {
-        let node = walk.node::<Node>().ok()?;
-        let Node::File { inode, at, .. } = &*node else { return None };
+        let node = walk.node::<RamFidState>().ok()?;
+        let RamFidState::File { inode, at, .. } = &*node else { return None };
         let base = told::path(inode, at).ok_or_else(|| Errno::ENOENT.into());
         Some(base.map(|base| Tap { changes: self.changes.clone(), base }))
     }
 }
 
 /// The place of the root.
-fn nowhere() -> Place {
+fn nowhere() -> EntryLocation {
     (Weak::new(), b"/"[..].into())
 }
 
-impl Node {
-    fn walked(inode: Arc<Inode>, at: Place) -> Arc<Self> {
+impl RamFidState {
+    fn walked(inode: Arc<RamInode>, at: EntryLocation) -> Arc<Self> {
         Arc::new(Self::File { inode, at, open: None })
     }
 
-    fn inode(&self) -> Result<&Arc<Inode>> {
+    fn inode(&self) -> Result<&Arc<RamInode>> {
         if let Self::File { inode, .. } = self { Ok(inode) } else { Err(Errno::EBADF.into()) }
     }
 

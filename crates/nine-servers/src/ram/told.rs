@@ -7,15 +7,15 @@ use nine_io::changes::{self, Change, Path, Places};
 use nine_io::server::Request;
 use nine_proto::{Op, OpenFlags};
 
-use super::Node;
-use super::tree::{Inode, Place};
+use super::RamFidState;
+use super::tree::{EntryLocation, RamInode};
 
 /// Returns the changes a request will make. A file without a name causes none.
 pub(super) fn changes(req: &Request) -> Vec<Change> {
-    let Ok(node) = req.node::<Node>() else { return Vec::new() };
+    let Ok(node) = req.node::<RamFidState>() else { return Vec::new() };
     let (inode, at) = match &*node {
-        Node::File { inode, at, .. } => (inode, at.clone()),
-        Node::NewXattr { inode, .. } if matches!(req.op(), Op::Clunk) => {
+        RamFidState::File { inode, at, .. } => (inode, at.clone()),
+        RamFidState::NewXattr { inode, .. } if matches!(req.op(), Op::Clunk) => {
             let at = inode.lock().place.clone();
             return path(inode, &at).map(Change::Attr).into_iter().collect();
         }
@@ -26,17 +26,17 @@ pub(super) fn changes(req: &Request) -> Vec<Change> {
             true => vec![Change::Write(within(inode, name))],
             false => Vec::new(),
         },
-        op => changes::of(&op, &Of { req, inode, at }),
+        op => changes::of(&op, &RequestPlaces { req, inode, at }),
     }
 }
 
-struct Of<'r> {
+struct RequestPlaces<'r> {
     req: &'r Request,
-    inode: &'r Arc<Inode>,
-    at: Place,
+    inode: &'r Arc<RamInode>,
+    at: EntryLocation,
 }
 
-impl Places for Of<'_> {
+impl Places for RequestPlaces<'_> {
     fn own(&self) -> Option<Path> {
         path(self.inode, &self.at)
     }
@@ -50,12 +50,12 @@ impl Places for Of<'_> {
     }
 
     fn other(&self, name: &[u8]) -> Option<Path> {
-        Some(within(self.req.node2::<Node>().ok()?.inode().ok()?, name))
+        Some(within(self.req.node2::<RamFidState>().ok()?.inode().ok()?, name))
     }
 }
 
 /// Returns the current path of a file; `None` if it has no name.
-pub(super) fn path(inode: &Arc<Inode>, at: &Place) -> Option<Path> {
+pub(super) fn path(inode: &Arc<RamInode>, at: &EntryLocation) -> Option<Path> {
     if inode.is_root() {
         return Some(b"/"[..].into());
     }
@@ -64,7 +64,7 @@ pub(super) fn path(inode: &Arc<Inode>, at: &Place) -> Option<Path> {
 }
 
 /// Returns the path of a name in a directory. Only a directory that is linked itself can contain names.
-fn within(dir: &Arc<Inode>, name: &[u8]) -> Path {
+fn within(dir: &Arc<RamInode>, name: &[u8]) -> Path {
     let (mut dir, mut names) = (dir.clone(), vec![Box::<[u8]>::from(name)]);
     while !dir.is_root() {
         let (above, name) = dir.lock().place.clone();

@@ -27,17 +27,17 @@ use super::lock;
 use nine_io::server::locks::Ranges;
 
 /// The maximum number of files and directories. Beyond it, ENOSPC.
-const FILES: u64 = 1 << 20;
+const FILES_MAX: u64 = 1 << 20;
 /// Bytes of memory that a tree leaves to the rest of the process. More than the 32 MiB from which an allocator always
 /// asks the kernel.
-const HEADROOM: usize = 64 << 20;
+const FREE_MEMORY_MIN: usize = 64 << 20;
 /// Memory is probed again after this many more bytes.
 const PROBE_STEP: u64 = 1 << 20;
 /// The charge for a file besides its content, and for a name, in bytes.
-const OVERHEAD: u64 = 512;
+const FILE_CHARGE_LEN: u64 = 512;
 
 /// The limits and the present use. Beyond a limit, ENOSPC.
-pub(super) struct Space {
+pub(super) struct TreeBudget {
     limit: u64,
     used: AtomicU64,
     files: AtomicU64,
@@ -46,20 +46,20 @@ pub(super) struct Space {
 }
 
 /// A directory and a name in it.
-pub(super) type Place = (Weak<Inode>, Box<[u8]>);
+pub(super) type EntryLocation = (Weak<RamInode>, Box<[u8]>);
 
 /// A file. Its content stays charged until it is dropped.
-pub(super) struct Inode {
+pub(super) struct RamInode {
     path: u64,
-    pub(super) space: Arc<Space>,
-    state: Mutex<State>,
+    pub(super) space: Arc<TreeBudget>,
+    state: Mutex<RamInodeState>,
 }
 
-pub(super) struct State {
+pub(super) struct RamInodeState {
     pub(super) attr: Attr,
     /// The content, or the target of a link.
     pub(super) data: Vec<u8>,
-    entries: BTreeMap<Box<[u8]>, (u64, Arc<Inode>)>,
+    entries: BTreeMap<Box<[u8]>, (u64, Arc<RamInode>)>,
     /// Names by cookie.
     order: BTreeMap<u64, Box<[u8]>>,
     cookies: u64,
@@ -68,21 +68,21 @@ pub(super) struct State {
     /// For an exclusive-use file: the number of the open that has it.
     pub(super) taken: Option<u64>,
     /// The name it was last given; the root has none.
-    pub(super) place: Place,
+    pub(super) place: EntryLocation,
 }
 
-impl Inode {
+impl RamInode {
     pub(super) fn new(
-        space: &Arc<Space>,
+        space: &Arc<TreeBudget>,
         path: u64,
         mode: u32,
         (uid, gid): (u32, u32),
-        place: Place,
+        place: EntryLocation,
     ) -> Result<Arc<Self>> {
-        if space.files.load(Ordering::Relaxed) >= FILES {
+        if space.files.load(Ordering::Relaxed) >= FILES_MAX {
             return Err(Errno::ENOSPC.into());
         }
-        space.charge(OVERHEAD)?;
+        space.charge(FILE_CHARGE_LEN)?;
         space.files.fetch_add(1, Ordering::Relaxed);
         let now = now();
         let ty = match mode & S_IFMT {
@@ -104,7 +104,7 @@ impl Inode {
             btime: now,
             ..Attr::default()
         };
-        let state = State {
+        let state = RamInodeState {
             attr,
             data: Vec::new(),
             entries: BTreeMap::new(),
@@ -122,7 +122,7 @@ impl Inode {
         self.path == 1
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, RamInodeState> {
         lock(&self.state)
     }
 
@@ -139,7 +139,7 @@ impl Inode {
     }
 
     /// Returns its directory and its name there: those it was walked to, or the new ones if it was moved.
-    pub(super) fn place(self: &Arc<Self>, walked: &Place) -> Result<(Arc<Self>, Box<[u8]>)> {
+    pub(super) fn place(self: &Arc<Self>, walked: &EntryLocation) -> Result<(Arc<Self>, Box<[u8]>)> {
         if self.is_root() {
             return Err(Errno::EBUSY.into());
         }
@@ -179,7 +179,7 @@ impl Inode {
     }
 
     /// Sets attributes. Steps that can fail come first: the name, then the length.
-    pub(super) fn setattr(self: &Arc<Self>, walked: &Place, set: &SetAttr<'_>) -> Result<()> {
+    pub(super) fn setattr(self: &Arc<Self>, walked: &EntryLocation, set: &SetAttr<'_>) -> Result<()> {
         if set.size.is_some() && self.mode() & S_IFMT != S_IFREG {
             return Err(if self.is_dir() { Errno::EISDIR } else { Errno::EINVAL }.into());
         }
@@ -263,7 +263,7 @@ impl Inode {
             Ok(_) => return Err(Errno::EEXIST.into()),
             Err(error) if error.errno != Errno::ENOENT => return Err(error),
             Err(_) if self.lock().attr.nlink == 0 => return Err(Errno::ENOENT.into()),
-            Err(_) => self.space.charge(OVERHEAD)?,
+            Err(_) => self.space.charge(FILE_CHARGE_LEN)?,
         }
         let links = u64::from(!inode.is_dir());
         inode.lock().attr.nlink += links;
@@ -278,7 +278,7 @@ impl Inode {
             return Err(Errno::ENOTEMPTY.into());
         }
         let cookie = self.leave(name, &gone);
-        self.space.release(OVERHEAD);
+        self.space.release(FILE_CHARGE_LEN);
         let is_dir = gone.is_dir();
         let mut state = gone.lock();
         state.attr.nlink = if is_dir { 0 } else { state.attr.nlink - 1 };
@@ -410,16 +410,16 @@ impl Inode {
     }
 }
 
-impl Drop for Inode {
+impl Drop for RamInode {
     /// Loops instead of recursing: a tree may be deeper than the stack.
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         let xattrs: usize = state.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
-        self.space.release(OVERHEAD + (state.data.len() + xattrs) as u64);
+        self.space.release(FILE_CHARGE_LEN + (state.data.len() + xattrs) as u64);
         self.space.files.fetch_sub(1, Ordering::Relaxed);
         let mut below: Vec<_> = std::mem::take(&mut state.entries).into_values().collect();
         while let Some((_, inode)) = below.pop() {
-            self.space.release(OVERHEAD);
+            self.space.release(FILE_CHARGE_LEN);
             if let Some(mut inode) = Arc::into_inner(inode) {
                 let state = inode.state.get_mut().unwrap_or_else(PoisonError::into_inner);
                 below.extend(std::mem::take(&mut state.entries).into_values());
@@ -428,7 +428,7 @@ impl Drop for Inode {
     }
 }
 
-impl State {
+impl RamInodeState {
     fn acl(&self, kind: AclKind) -> Result<Option<PosixAcl>> {
         self.xattrs.get(kind.name()).map_or(Ok(None), |value| PosixAcl::parse(value))
     }
@@ -439,10 +439,10 @@ impl State {
     }
 }
 
-impl Space {
+impl TreeBudget {
     pub(super) fn new(limit: u64) -> Arc<Self> {
         Arc::new(Self {
-            limit: limit.max(OVERHEAD),
+            limit: limit.max(FILE_CHARGE_LEN),
             used: AtomicU64::new(0),
             files: AtomicU64::new(0),
             probed: AtomicU64::new(0),
@@ -472,7 +472,7 @@ impl Space {
     }
 
     /// Extends the content with zeros or truncates it, if there is room.
-    fn resize(&self, state: &mut State, size: u64) -> Result<()> {
+    fn resize(&self, state: &mut RamInodeState, size: u64) -> Result<()> {
         let old = state.data.len() as u64;
         self.charge(size.saturating_sub(old))?;
         // The limit may exceed the machine's memory.
@@ -496,17 +496,17 @@ impl Space {
 
     pub(super) fn statfs(&self) -> Statfs {
         let free = (self.limit - self.used.load(Ordering::Relaxed)) / 4096;
-        let ffree = FILES - self.files.load(Ordering::Relaxed);
+        let ffree = FILES_MAX - self.files.load(Ordering::Relaxed);
         let (ty, bsize, namelen) = (Statfs::V9FS, 4096, 255);
         let blocks = self.limit / 4096;
-        Statfs { ty, bsize, blocks, bfree: free, bavail: free, files: FILES, ffree, fsid: 0, namelen }
+        Statfs { ty, bsize, blocks, bfree: free, bavail: free, files: FILES_MAX, ffree, fsid: 0, namelen }
     }
 }
 
-/// Returns whether this many bytes can be allocated and [`HEADROOM`] beside them. That is for allocations whose
+/// Returns whether this many bytes can be allocated and [`FREE_MEMORY_MIN`] beside them. That is for allocations whose
 /// failure aborts the process: names, messages, connections.
 fn has_memory(bytes: u64) -> bool {
-    let Some(all) = usize::try_from(bytes).ok().and_then(|bytes| bytes.checked_add(HEADROOM)) else {
+    let Some(all) = usize::try_from(bytes).ok().and_then(|bytes| bytes.checked_add(FREE_MEMORY_MIN)) else {
         return false;
     };
     // This reserves address space only; no page is touched.

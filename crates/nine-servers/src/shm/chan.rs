@@ -20,12 +20,12 @@ use nine_net::lock::{Mutex, lock};
 use nine_net::shm::{Gauge, Kind, LINES, Layout, PAGES, Waits, Watch};
 use nine_proto::{Errno, Error, Result};
 
-use super::end::{Moved, Slot};
-use super::{Announce, Shared, TEXT_MAX};
+use super::end::{ChannelCounters, WakerSlot};
+use super::{PendingAnnounce, ShmShared, TEXT_MAX};
 use crate::srv::Posted;
 
 /// The largest answer of `data`, in bytes.
-pub(super) const PIECE: usize = 64 << 10;
+pub(super) const DATA_READ_MAX: usize = 64 << 10;
 /// A prefix for the name of a post, in place of a channel's name.
 const POST: &str = "/srv/";
 /// The maximum length of a name in bytes; it is stored in the channel's first page.
@@ -36,28 +36,28 @@ const GUESTS_MAX: usize = 64;
 const PAGES_MAX: u32 = (1 << 20) - 1;
 
 /// See the module.
-pub(super) struct Chan {
+pub(super) struct ShmChannel {
     number: u64,
-    shared: Arc<Shared>,
-    state: Mutex<State>,
+    shared: Arc<ShmShared>,
+    state: Mutex<ChannelState>,
     /// Bytes from the guest and to it.
-    pub(super) moved: Arc<Moved>,
+    pub(super) moved: Arc<ChannelCounters>,
 }
 
-struct State {
-    how: How,
-    phase: Phase,
+struct ChannelState {
+    how: ChannelConfig,
+    phase: ChannelPhase,
     /// The number of open `ctl` and `data`; `None` after the last close.
     opens: Option<usize>,
     /// Bytes of memory reserved for its guests.
     memory: usize,
     /// Its guests, by numbers that are not reused.
-    guests: BTreeMap<u64, Guest>,
+    guests: BTreeMap<u64, GuestEntry>,
     /// The number of the next guest.
     next: u64,
     /// Its post in `/srv`.
     posted: Option<Posted>,
-    end: End,
+    end: GuestConnection,
     reads: VecDeque<Ask>,
     writes: VecDeque<Ask>,
     /// Bytes of the first write that were sent.
@@ -67,26 +67,26 @@ struct State {
 }
 
 #[derive(Default)]
-struct Guest {
+struct GuestEntry {
     /// `None`: it has not joined.
     watch: Option<Watch>,
     /// The use of its arena, if the host allocates in it (`kind server`).
     arena: Option<Gauge>,
     /// The waker of the task waiting on its connection.
-    waker: Slot,
+    waker: WakerSlot,
 }
 
 /// A guest's slot in a channel, from before it connects until it has gone.
-pub(super) struct Turn {
-    chan: Arc<Chan>,
+pub(super) struct GuestSlot {
+    chan: Arc<ShmChannel>,
     number: u64,
     /// The waker of the task waiting on its connection.
-    pub(super) waker: Slot,
+    pub(super) waker: WakerSlot,
 }
 
 /// The configuration of a channel.
 #[derive(Clone)]
-pub(super) struct How {
+pub(super) struct ChannelConfig {
     pub(super) kind: Kind,
     pub(super) waits: Waits,
     /// The channel or post to which its guest's bytes are relayed.
@@ -99,7 +99,7 @@ pub(super) struct How {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum ChannelPhase {
     /// Not announced.
     Idle,
     Announcing,
@@ -112,7 +112,7 @@ enum Phase {
 }
 
 /// The connection to the guest, unless the guest is a client of this server.
-enum End {
+enum GuestConnection {
     None,
     Here(Box<dyn Transport>),
     /// Another client or channel has the connection.
@@ -120,23 +120,23 @@ enum End {
 }
 
 /// Answers to be given while nothing is locked: bytes for a read, a count for a write.
-type Answers = Vec<(Ask, Result<Said>)>;
+type ChannelAnswers = Vec<(Ask, Result<ChannelReply>)>;
 
-enum Said {
+enum ChannelReply {
     Read(Bytes),
     Wrote(usize),
 }
 
-impl How {
+impl ChannelConfig {
     pub(super) fn layout(&self) -> Layout {
         Layout::new(self.kind, self.lines, self.pages, &self.name)
     }
 }
 
-impl Chan {
+impl ShmChannel {
     /// Creates a channel with an open ctl.
-    pub(super) fn new(shared: &Arc<Shared>, number: u64) -> Arc<Self> {
-        let how = How {
+    pub(super) fn new(shared: &Arc<ShmShared>, number: u64) -> Arc<Self> {
+        let how = ChannelConfig {
             kind: Kind::GuestAsks,
             waits: Waits::default(),
             to: None,
@@ -145,15 +145,15 @@ impl Chan {
             pages: PAGES,
             guests: 1,
         };
-        let state = State {
+        let state = ChannelState {
             how,
-            phase: Phase::Idle,
+            phase: ChannelPhase::Idle,
             opens: Some(1),
             memory: 0,
             guests: BTreeMap::new(),
             next: 1,
             posted: None,
-            end: End::None,
+            end: GuestConnection::None,
             reads: VecDeque::new(),
             writes: VecDeque::new(),
             sent: 0,
@@ -165,12 +165,12 @@ impl Chan {
     pub(super) fn status(&self) -> String {
         let state = lock(&self.state);
         let word = match state.phase {
-            Phase::Idle | Phase::Over => "Closed",
-            Phase::Announcing => "Announcing",
-            Phase::Listen => "Listen",
-            Phase::Joined => "Established",
+            ChannelPhase::Idle | ChannelPhase::Over => "Closed",
+            ChannelPhase::Announcing => "Announcing",
+            ChannelPhase::Listen => "Listen",
+            ChannelPhase::Joined => "Established",
         };
-        let How { kind, waits, name, lines, pages, guests: most, .. } = &state.how;
+        let ChannelConfig { kind, waits, name, lines, pages, guests: most, .. } = &state.how;
         let kind = KINDS.iter().find(|(_, of)| of == kind).map_or("", |(word, _)| word);
         let waits = WAITS.iter().find(|(_, of)| of == waits).map_or("", |(word, _)| word);
         let [came, went] = self.moved.bytes();
@@ -178,7 +178,7 @@ impl Chan {
         let here = state.guests.iter().filter(|(_, guest)| guest.watch.is_some());
         let (n, is_one) = (here.clone().count(), *most == 1);
         let one = if is_one {
-            format!(" {}", here.clone().next().map_or(&Guest::default(), |(_, one)| one))
+            format!(" {}", here.clone().next().map_or(&GuestEntry::default(), |(_, one)| one))
         } else {
             String::new()
         };
@@ -209,10 +209,10 @@ impl Chan {
     /// Ends the channel for all clients. A connected guest gets a hangup.
     pub(super) fn hang_up(&self) {
         self.moved.end();
-        let mut answers = Answers::new();
+        let mut answers = ChannelAnswers::new();
         let mut state = lock(&self.state);
-        state.phase = Phase::Over;
-        let gone = (std::mem::replace(&mut state.end, End::None), state.posted.take());
+        state.phase = ChannelPhase::Over;
+        let gone = (std::mem::replace(&mut state.end, GuestConnection::None), state.posted.take());
         let guests = std::mem::take(&mut state.guests);
         state.refuse(&mut answers);
         let tasks = std::mem::take(&mut state.wakers);
@@ -228,7 +228,11 @@ impl Chan {
         match text(&ask).and_then(quote::words).and_then(|words| self.order(&words)) {
             Ok(None) => ask.done(Ok(())),
             Ok(Some(path)) => {
-                self.shared.announce(Announce { chan: self.clone(), at: Path::new(&path).into(), ask });
+                self.shared.announce(PendingAnnounce {
+                    chan: self.clone(),
+                    at: Path::new(&path).into(),
+                    ask,
+                });
             }
             Err(error) => ask.fail(error),
         }
@@ -246,7 +250,7 @@ impl Chan {
             ["announce", path] => {
                 let mut state = lock(&self.state);
                 state.may_set()?;
-                let How { kind, to, guests, .. } = &state.how;
+                let ChannelConfig { kind, to, guests, .. } = &state.how;
                 if *guests > 1 && (*kind != Kind::GuestAsks || to.is_some()) {
                     return Err(wrong(
                         "several guests at once are those of `kind client`, without `connect`",
@@ -254,7 +258,7 @@ impl Chan {
                 }
                 let bytes = state.how.layout().size * guests;
                 self.shared.reserve(bytes)?;
-                (state.memory, state.phase) = (bytes, Phase::Announcing);
+                (state.memory, state.phase) = (bytes, ChannelPhase::Announcing);
                 return Ok(Some(path.into()));
             }
             ["name", name] => {
@@ -304,7 +308,7 @@ impl Chan {
         Ok(None)
     }
 
-    fn set(&self, set: impl FnOnce(&mut How)) -> Result<()> {
+    fn set(&self, set: impl FnOnce(&mut ChannelConfig)) -> Result<()> {
         let mut state = lock(&self.state);
         state.may_set()?;
         set(&mut state.how);
@@ -312,12 +316,12 @@ impl Chan {
     }
 
     /// Records the result of an announcement. Returns the configuration if the channel may be served.
-    pub(super) fn announced(&self, done: bool) -> Option<How> {
+    pub(super) fn announced(&self, done: bool) -> Option<ChannelConfig> {
         let mut state = lock(&self.state);
-        if state.phase != Phase::Announcing {
+        if state.phase != ChannelPhase::Announcing {
             return None;
         }
-        state.phase = if done { Phase::Listen } else { Phase::Idle };
+        state.phase = if done { ChannelPhase::Listen } else { ChannelPhase::Idle };
         if !done {
             let bytes = std::mem::take(&mut state.memory);
             drop(state);
@@ -342,22 +346,22 @@ impl Chan {
     fn is_over(&self, cx: &mut Context<'_>) -> bool {
         let mut state = lock(&self.state);
         state.wait(cx);
-        state.phase == Phase::Over || state.opens.is_none() && state.phase != Phase::Joined
+        state.phase == ChannelPhase::Over || state.opens.is_none() && state.phase != ChannelPhase::Joined
     }
 
     /// Waits for a free guest slot and takes it.
-    pub(super) async fn turn(self: &Arc<Self>) -> Turn {
+    pub(super) async fn turn(self: &Arc<Self>) -> GuestSlot {
         poll_fn(|cx| {
             let mut state = lock(&self.state);
             if state.guests.len() >= state.how.guests {
                 state.wait(cx);
                 return Poll::Pending;
             }
-            let (number, guest) = (state.next, Guest::default());
+            let (number, guest) = (state.next, GuestEntry::default());
             let waker = guest.waker.clone();
             state.next += 1;
             state.guests.insert(number, guest);
-            Poll::Ready(Turn { chan: self.clone(), number, waker })
+            Poll::Ready(GuestSlot { chan: self.clone(), number, waker })
         })
         .await
     }
@@ -371,14 +375,14 @@ impl Chan {
             let mut state = lock(&self.state);
             state.wait(cx);
             let is_gone = match &mut state.end {
-                End::None => return Poll::Ready(()),
-                End::Taken => false,
-                End::Here(end) => end.poll_hangup(cx).is_ready(),
+                GuestConnection::None => return Poll::Ready(()),
+                GuestConnection::Taken => false,
+                GuestConnection::Here(end) => end.poll_hangup(cx).is_ready(),
             };
             if !is_gone {
                 return Poll::Pending;
             }
-            gone = Some(std::mem::replace(&mut state.end, End::None));
+            gone = Some(std::mem::replace(&mut state.end, GuestConnection::None));
             Poll::Ready(())
         })
         .await;
@@ -389,13 +393,13 @@ impl Chan {
     pub(super) async fn carry(&self, end: Box<dyn Transport>) {
         let late = self.put(end);
         drop(late);
-        let mut piece = vec![0; PIECE];
+        let mut piece = vec![0; DATA_READ_MAX];
         poll_fn(|cx| {
-            let mut answers = Answers::new();
+            let mut answers = ChannelAnswers::new();
             let mut state = lock(&self.state);
             state.wait(cx);
-            let is_over = state.opens.is_none() && !matches!(state.end, End::Taken);
-            let done = is_over || matches!(state.end, End::None);
+            let is_over = state.opens.is_none() && !matches!(state.end, GuestConnection::Taken);
+            let done = is_over || matches!(state.end, GuestConnection::None);
             if !done {
                 state.go_on(cx, &mut piece, &mut answers);
             }
@@ -409,10 +413,10 @@ impl Chan {
     /// Stores the connection. Returns it if the channel has ended.
     fn put(&self, end: Box<dyn Transport>) -> Option<Box<dyn Transport>> {
         let mut state = lock(&self.state);
-        if state.phase == Phase::Over {
+        if state.phase == ChannelPhase::Over {
             return Some(end);
         }
-        state.end = End::Here(end);
+        state.end = GuestConnection::Here(end);
         None
     }
 
@@ -432,22 +436,22 @@ impl Chan {
     /// Takes the connection to its guest, for a client that needs this kind. The error is the reason why there is
     /// none.
     pub(super) fn take(&self, kind: Kind) -> std::result::Result<Box<dyn Transport>, String> {
-        let mut answers = Answers::new();
+        let mut answers = ChannelAnswers::new();
         let mut state = lock(&self.state);
         let name = state.how.name.clone();
         if state.how.kind != kind {
             let word = KINDS.iter().find(|(_, of)| *of == kind).map_or("", |(word, _)| word);
             return Err(format!("the channel {name} is not of the kind {word}"));
         }
-        let end = match std::mem::replace(&mut state.end, End::None) {
-            End::Here(end) => end,
-            End::None => return Err(format!("no guest has joined the channel {name}")),
-            End::Taken => {
-                state.end = End::Taken;
+        let end = match std::mem::replace(&mut state.end, GuestConnection::None) {
+            GuestConnection::Here(end) => end,
+            GuestConnection::None => return Err(format!("no guest has joined the channel {name}")),
+            GuestConnection::Taken => {
+                state.end = GuestConnection::Taken;
                 return Err(format!("another client has the channel {name}"));
             }
         };
-        state.end = End::Taken;
+        state.end = GuestConnection::Taken;
         state.refuse(&mut answers);
         drop(state);
         answer(answers);
@@ -457,8 +461,8 @@ impl Chan {
     /// Records that the client of the connection has dropped it.
     pub(super) fn came_back(&self) {
         let mut state = lock(&self.state);
-        if matches!(state.end, End::Taken) {
-            state.end = End::None;
+        if matches!(state.end, GuestConnection::Taken) {
+            state.end = GuestConnection::None;
         }
         let tasks = std::mem::take(&mut state.wakers);
         drop(state);
@@ -466,17 +470,19 @@ impl Chan {
     }
 
     /// Queues a read or a write of `data`.
-    fn transfer(&self, ask: Ask, queue: fn(&mut State) -> &mut VecDeque<Ask>) {
+    fn transfer(&self, ask: Ask, queue: fn(&mut ChannelState) -> &mut VecDeque<Ask>) {
         let mut state = lock(&self.state);
         let refused = match (&state.phase, &state.end) {
             _ if state.how.kind != Kind::Bytes => {
                 Some(Error::new(Errno::EIO, "9P goes through this channel: `kind bytes` is one with data"))
             }
-            (Phase::Idle | Phase::Announcing, _) => {
+            (ChannelPhase::Idle | ChannelPhase::Announcing, _) => {
                 Some(Error::new(Errno::ENOTCONN, "the channel is not announced"))
             }
-            (Phase::Over, _) => Some(over()),
-            (_, End::Taken) => Some(Error::new(Errno::EBUSY, "another channel is connected to this one")),
+            (ChannelPhase::Over, _) => Some(over()),
+            (_, GuestConnection::Taken) => {
+                Some(Error::new(Errno::EBUSY, "another channel is connected to this one"))
+            }
             _ => None,
         };
         match refused {
@@ -496,14 +502,14 @@ impl Chan {
     }
 
     fn cancel(&self, id: ReqId) {
-        let mut answers = Answers::new();
+        let mut answers = ChannelAnswers::new();
         let mut state = lock(&self.state);
-        let State { reads, writes, sent, .. } = &mut *state;
+        let ChannelState { reads, writes, sent, .. } = &mut *state;
         if let Some(at) = reads.iter().position(|ask| ask.id() == id) {
             answers.extend(reads.remove(at).map(|ask| (ask, Err(Errno::EINTR.into()))));
         } else if let Some(at) = writes.iter().position(|ask| ask.id() == id) {
             let gone = if at == 0 { std::mem::take(sent) } else { 0 };
-            let said = if gone > 0 { Ok(Said::Wrote(gone)) } else { Err(Errno::EINTR.into()) };
+            let said = if gone > 0 { Ok(ChannelReply::Wrote(gone)) } else { Err(Errno::EINTR.into()) };
             answers.extend(writes.remove(at).map(|ask| (ask, said)));
         }
         drop(state);
@@ -511,7 +517,7 @@ impl Chan {
     }
 }
 
-impl Turn {
+impl GuestSlot {
     /// Records that the guest has joined.
     pub(super) fn joined(&self, watch: Watch) {
         self.set(|guest| guest.watch = Some(watch));
@@ -522,14 +528,14 @@ impl Turn {
         self.set(|guest| guest.arena = Some(gauge));
     }
 
-    fn set(&self, set: impl FnOnce(&mut Guest)) {
+    fn set(&self, set: impl FnOnce(&mut GuestEntry)) {
         let mut state = lock(&self.chan.state);
         state.guests.get_mut(&self.number).map(set);
         state.count();
     }
 }
 
-impl Drop for Turn {
+impl Drop for GuestSlot {
     fn drop(&mut self) {
         let mut state = lock(&self.chan.state);
         state.guests.remove(&self.number);
@@ -540,7 +546,7 @@ impl Drop for Turn {
     }
 }
 
-impl fmt::Display for Guest {
+impl fmt::Display for GuestEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let of = |what: fn(&Watch) -> [u32; 2]| self.watch.as_ref().map_or([0; 2], what);
         let ([epoch, join], [up, down], [upward, downward]) =
@@ -550,14 +556,14 @@ impl fmt::Display for Guest {
     }
 }
 
-impl Drop for Chan {
+impl Drop for ShmChannel {
     fn drop(&mut self) {
         let state = lock(&self.state);
         self.shared.forget(self.number, &state.how.name, state.memory);
     }
 }
 
-impl State {
+impl ChannelState {
     /// Registers this task to be woken at a change.
     fn wait(&mut self, cx: &Context<'_>) {
         if !self.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
@@ -567,28 +573,28 @@ impl State {
 
     /// Updates the phase after guests have joined or gone.
     fn count(&mut self) {
-        if self.phase != Phase::Over {
+        if self.phase != ChannelPhase::Over {
             let is_here = self.guests.values().any(|guest| guest.watch.is_some());
-            self.phase = if is_here { Phase::Joined } else { Phase::Listen };
+            self.phase = if is_here { ChannelPhase::Joined } else { ChannelPhase::Listen };
         }
     }
 
     fn may_set(&self) -> Result<()> {
         match self.phase {
-            Phase::Idle => Ok(()),
-            Phase::Over => Err(ended()),
+            ChannelPhase::Idle => Ok(()),
+            ChannelPhase::Over => Err(ended()),
             _ => Err(Error::new(Errno::EBUSY, "the channel is announced: that is said before")),
         }
     }
 
     fn may_post(&self) -> Result<()> {
         match self.phase {
-            Phase::Over => Err(ended()),
+            ChannelPhase::Over => Err(ended()),
             _ if self.how.kind != Kind::HostAsks => {
                 Err(wrong("what is posted is a channel whose guest answers: `kind server`"))
             }
             _ if self.how.name.is_empty() => Err(wrong("a channel that is posted has a name: `name NAME`")),
-            Phase::Idle | Phase::Announcing => {
+            ChannelPhase::Idle | ChannelPhase::Announcing => {
                 Err(Error::new(Errno::ENOTCONN, "the channel is not announced: it is posted then"))
             }
             _ if self.posted.as_ref().is_some_and(Posted::is_there) => {
@@ -599,21 +605,21 @@ impl State {
     }
 
     /// Answers all queued requests: reads with the end of file, writes with an error.
-    fn refuse(&mut self, answers: &mut Answers) {
-        answers.extend(self.reads.drain(..).map(|ask| (ask, Ok(Said::Read(Bytes::new())))));
+    fn refuse(&mut self, answers: &mut ChannelAnswers) {
+        answers.extend(self.reads.drain(..).map(|ask| (ask, Ok(ChannelReply::Read(Bytes::new())))));
         answers.extend(self.writes.drain(..).map(|ask| (ask, Err(over()))));
         self.sent = 0;
     }
 
     /// Performs queued writes and reads as far as possible now.
-    fn go_on(&mut self, cx: &mut Context<'_>, piece: &mut [u8], answers: &mut Answers) {
-        let State { end: End::Here(end), reads, writes, sent, .. } = self else { return };
+    fn go_on(&mut self, cx: &mut Context<'_>, piece: &mut [u8], answers: &mut ChannelAnswers) {
+        let ChannelState { end: GuestConnection::Here(end), reads, writes, sent, .. } = self else { return };
         let has_gone = !writes.is_empty() && end.poll_hangup(cx).is_ready();
         while let Some(ask) = writes.front() {
             let rest = &ask.data[*sent..];
             let said = match () {
                 () if has_gone => Err(over()),
-                () if rest.is_empty() => Ok(Said::Wrote(*sent)),
+                () if rest.is_empty() => Ok(ChannelReply::Wrote(*sent)),
                 () => match end.poll_write(cx, &[IoSlice::new(rest)]) {
                     Poll::Pending => break,
                     Poll::Ready(Ok(n)) => {
@@ -632,7 +638,7 @@ impl State {
             let room = piece.len().min(ask.count as usize);
             let said = match end.poll_read(cx, &mut piece[..room]) {
                 Poll::Pending => break,
-                Poll::Ready(Ok(n)) => Ok(Said::Read(Bytes::copy_from_slice(&piece[..n]))),
+                Poll::Ready(Ok(n)) => Ok(ChannelReply::Read(Bytes::copy_from_slice(&piece[..n]))),
                 Poll::Ready(Err(error)) => Err(Error::new(Errno::EIO, error.to_string())),
             };
             answers.extend(reads.pop_front().map(|ask| (ask, said)));
@@ -640,31 +646,31 @@ impl State {
     }
 }
 
-fn answer(answers: Answers) {
+fn answer(answers: ChannelAnswers) {
     for (ask, said) in answers {
         match said {
-            Ok(Said::Read(bytes)) => ask.give(bytes),
-            Ok(Said::Wrote(n)) => ask.took(n),
+            Ok(ChannelReply::Read(bytes)) => ask.give(bytes),
+            Ok(ChannelReply::Wrote(n)) => ask.took(n),
             Err(error) => ask.fail(error),
         }
     }
 }
 
 /// An open `ctl` or `clone`.
-pub(super) struct Ctl {
-    chan: Arc<Chan>,
+pub(super) struct ChannelCtlFile {
+    chan: Arc<ShmChannel>,
     number: Bytes,
 }
 
-impl Ctl {
+impl ChannelCtlFile {
     /// Wraps a channel; this open is counted already.
-    pub(super) fn new(chan: Arc<Chan>) -> Self {
+    pub(super) fn new(chan: Arc<ShmChannel>) -> Self {
         let number = format!("{}\n", chan.number).into();
         Self { chan, number }
     }
 }
 
-impl Handle for Ctl {
+impl Handle for ChannelCtlFile {
     fn read(&self, ask: Ask) {
         ask.give_from(&self.number);
     }
@@ -674,23 +680,23 @@ impl Handle for Ctl {
     }
 }
 
-impl Drop for Ctl {
+impl Drop for ChannelCtlFile {
     fn drop(&mut self) {
         self.chan.closed();
     }
 }
 
 /// An open `data`.
-pub(super) struct Data(Arc<Chan>);
+pub(super) struct ChannelDataFile(Arc<ShmChannel>);
 
-impl Data {
+impl ChannelDataFile {
     /// Wraps a channel; this open is counted already.
-    pub(super) fn new(chan: Arc<Chan>) -> Self {
+    pub(super) fn new(chan: Arc<ShmChannel>) -> Self {
         Self(chan)
     }
 }
 
-impl Handle for Data {
+impl Handle for ChannelDataFile {
     fn read(&self, ask: Ask) {
         if ask.count == 0 {
             return ask.give(Bytes::new());
@@ -711,7 +717,7 @@ impl Handle for Data {
     }
 }
 
-impl Drop for Data {
+impl Drop for ChannelDataFile {
     fn drop(&mut self) {
         self.0.closed();
     }

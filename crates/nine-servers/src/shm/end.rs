@@ -11,11 +11,11 @@ use nine_net::lock::{Mutex, lock};
 use nine_net::shm::{Channel, Incoming, MOST, Note};
 use nine_net::{Peer, Placed, Transport};
 
-use super::chan::Chan;
+use super::chan::ShmChannel;
 
 /// Byte counters of a channel's connections.
 #[derive(Default)]
-pub(super) struct Moved {
+pub(super) struct ChannelCounters {
     came: AtomicU64,
     went: AtomicU64,
     ended: AtomicBool,
@@ -23,16 +23,16 @@ pub(super) struct Moved {
 
 /// The waker of the task waiting on a connection.
 #[derive(Clone, Default)]
-pub(super) struct Slot(Arc<Mutex<Option<Waker>>>);
+pub(super) struct WakerSlot(Arc<Mutex<Option<Waker>>>);
 
-impl Slot {
+impl WakerSlot {
     pub(super) fn wake(&self) {
         let waker = lock(&self.0).take();
         waker.into_iter().for_each(Waker::wake);
     }
 }
 
-impl Moved {
+impl ChannelCounters {
     /// Returns the number of bytes from the guest and to it.
     pub(super) fn bytes(&self) -> [u64; 2] {
         [&self.came, &self.went].map(|bytes| bytes.load(Ordering::Relaxed))
@@ -49,14 +49,14 @@ impl Moved {
 }
 
 /// A connection of a channel. Dropping it allows the channel's next one.
-pub(super) struct Counted<T> {
+pub(super) struct CountedTransport<T> {
     inner: T,
-    chan: Arc<Chan>,
-    waker: Slot,
+    chan: Arc<ShmChannel>,
+    waker: WakerSlot,
 }
 
-impl<T: Transport> Counted<T> {
-    pub(super) fn new(inner: T, chan: &Arc<Chan>, waker: &Slot) -> Self {
+impl<T: Transport> CountedTransport<T> {
+    pub(super) fn new(inner: T, chan: &Arc<ShmChannel>, waker: &WakerSlot) -> Self {
         Self { inner, chan: chan.clone(), waker: waker.clone() }
     }
 
@@ -74,7 +74,7 @@ impl<T: Transport> Counted<T> {
     fn count(
         &self,
         polled: Poll<io::Result<usize>>,
-        of: fn(&Moved) -> &AtomicU64,
+        of: fn(&ChannelCounters) -> &AtomicU64,
     ) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(n)) = polled {
             of(&self.chan.moved).fetch_add(n as u64, Ordering::Relaxed);
@@ -87,7 +87,7 @@ fn broken() -> io::Error {
     io::ErrorKind::BrokenPipe.into()
 }
 
-impl<T: Transport> Transport for Counted<T> {
+impl<T: Transport> Transport for CountedTransport<T> {
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         if self.chan.moved.has_ended() {
             return Poll::Ready(Ok(0));
@@ -147,26 +147,26 @@ impl<T: Transport> Transport for Counted<T> {
     }
 }
 
-impl<T> Drop for Counted<T> {
+impl<T> Drop for CountedTransport<T> {
     fn drop(&mut self) {
         self.chan.came_back();
     }
 }
 
 /// A byte stream without message boundaries.
-pub(super) struct Bytes {
+pub(super) struct ChannelByteStream {
     channel: Channel,
     incoming: Incoming,
 }
 
-impl Bytes {
+impl ChannelByteStream {
     /// Wraps a channel that a guest has joined.
     pub(super) fn new(channel: Channel) -> Self {
         Self { channel, incoming: Incoming::default() }
     }
 }
 
-impl Transport for Bytes {
+impl Transport for ChannelByteStream {
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         self.incoming.poll_read(&mut self.channel, cx, buf, |_, _| Ok(()))
     }

@@ -14,14 +14,14 @@ use nine_net::shm::{Channel, Kind};
 use nine_net::{Addr, Env, Listener, Socket, Transport};
 use nine_proto::{Errno, Error};
 
-use super::chan::{Chan, How, PIECE, Turn};
-use super::end::{Bytes, Counted};
+use super::chan::{ChannelConfig, DATA_READ_MAX, GuestSlot, ShmChannel};
+use super::end::{ChannelByteStream, CountedTransport};
 
 /// How long a guest may take to join after it got its memory.
-const JOIN: Duration = Duration::from_secs(10);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Announces a channel, and serves its guests until the channel ends.
-pub(super) async fn announce(env: impl Env + Clone, chan: Arc<Chan>, at: PathBuf, ask: Ask) {
+pub(super) async fn announce(env: impl Env + Clone, chan: Arc<ShmChannel>, at: PathBuf, ask: Ask) {
     let mut listener = match Listener::bind(&Addr::Shm { path: at }) {
         Ok(listener) => listener,
         Err(error) => {
@@ -55,7 +55,13 @@ pub(super) async fn announce(env: impl Env + Clone, chan: Arc<Chan>, at: PathBuf
 }
 
 /// Serves one guest, from its connection until it has gone.
-async fn guest(env: impl Env + Clone, chan: Arc<Chan>, how: How, turn: Turn, socket: Socket) {
+async fn guest(
+    env: impl Env + Clone,
+    chan: Arc<ShmChannel>,
+    how: ChannelConfig,
+    turn: GuestSlot,
+    socket: Socket,
+) {
     let peer = socket.peer().addr.clone();
     match chan.until_over(join(&env, &how, socket)).await {
         None => {}
@@ -71,8 +77,8 @@ async fn guest(env: impl Env + Clone, chan: Arc<Chan>, how: How, turn: Turn, soc
 }
 
 /// Gives a connected guest a channel, and waits until it has joined.
-async fn join(env: &impl Env, how: &How, socket: Socket) -> io::Result<Channel> {
-    let mut late = env.sleep_until(env.now() + JOIN);
+async fn join(env: &impl Env, how: &ChannelConfig, socket: Socket) -> io::Result<Channel> {
+    let mut late = env.sleep_until(env.now() + JOIN_TIMEOUT);
     let mut channel = Channel::give(how.layout(), how.waits, socket)?;
     let joined = poll_fn(|cx| match late.as_mut().poll(cx) {
         Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
@@ -82,16 +88,22 @@ async fn join(env: &impl Env, how: &How, socket: Socket) -> io::Result<Channel> 
 }
 
 /// Runs the channel's service for a guest, until one of them has gone.
-async fn host(env: &(impl Env + Clone), chan: &Arc<Chan>, how: &How, turn: &Turn, channel: Channel) {
+async fn host(
+    env: &(impl Env + Clone),
+    chan: &Arc<ShmChannel>,
+    how: &ChannelConfig,
+    turn: &GuestSlot,
+    channel: Channel,
+) {
     let peer = channel.peer().addr.clone();
     let end: Box<dyn Transport> = match how.kind {
-        Kind::GuestAsks => Box::new(Counted::new(Serving::new(channel), chan, &turn.waker)),
+        Kind::GuestAsks => Box::new(CountedTransport::new(Serving::new(channel), chan, &turn.waker)),
         Kind::HostAsks => {
             let asking = Asking::new(channel);
             turn.has_arena(asking.gauge());
-            Box::new(Counted::new(asking, chan, &turn.waker))
+            Box::new(CountedTransport::new(asking, chan, &turn.waker))
         }
-        Kind::Bytes => Box::new(Counted::new(Bytes::new(channel), chan, &turn.waker)),
+        Kind::Bytes => Box::new(CountedTransport::new(ChannelByteStream::new(channel), chan, &turn.waker)),
     };
     match (&how.to, how.kind) {
         (Some(name), kind) => {
@@ -112,7 +124,7 @@ async fn host(env: &(impl Env + Clone), chan: &Arc<Chan>, how: &How, turn: &Turn
 
 /// Moves bytes both ways until one side has gone.
 async fn relay(mut a: Box<dyn Transport>, mut b: Box<dyn Transport>) {
-    let (mut there, mut back) = (Way::new(), Way::new());
+    let (mut there, mut back) = (DirectionBuffer::new(), DirectionBuffer::new());
     let ended = poll_fn(|cx| {
         let is_over =
             there.poll_move(cx, &mut a, &mut b).is_ready() || back.poll_move(cx, &mut b, &mut a).is_ready();
@@ -129,22 +141,22 @@ async fn relay(mut a: Box<dyn Transport>, mut b: Box<dyn Transport>) {
 }
 
 /// Bytes moved in one direction before other tasks run.
-const TURN: usize = 8 * PIECE;
+const COPY_BURST_LEN: usize = 8 * DATA_READ_MAX;
 
-/// One direction; it buffers at most [`PIECE`] bytes.
-struct Way {
+/// One direction; it buffers at most [`DATA_READ_MAX`] bytes.
+struct DirectionBuffer {
     bytes: Vec<u8>,
     at: usize,
     end: usize,
 }
 
-impl Way {
+impl DirectionBuffer {
     fn new() -> Self {
-        Self { bytes: vec![0; PIECE], at: 0, end: 0 }
+        Self { bytes: vec![0; DATA_READ_MAX], at: 0, end: 0 }
     }
 
     /// Moves bytes. Ready when the direction has ended. Two guests on their own processors may keep up with this
-    /// task. So it yields after [`TURN`] bytes and is polled again at once.
+    /// task. So it yields after [`COPY_BURST_LEN`] bytes and is polled again at once.
     fn poll_move(
         &mut self,
         cx: &mut Context<'_>,
@@ -164,7 +176,7 @@ impl Way {
             }
             moved += self.end;
             (self.at, self.end) = (0, 0);
-            if moved >= TURN {
+            if moved >= COPY_BURST_LEN {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -186,9 +198,9 @@ mod tests {
     use super::*;
 
     /// It always has more data, and accepts everything.
-    struct Endless(Peer);
+    struct EndlessTransport(Peer);
 
-    impl Transport for Endless {
+    impl Transport for EndlessTransport {
         fn poll_read(&mut self, _: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
             Poll::Ready(Ok(buf.len()))
         }
@@ -207,9 +219,9 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Woken(AtomicUsize);
+    struct WakeCounter(AtomicUsize);
 
-    impl Wake for Woken {
+    impl Wake for WakeCounter {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
@@ -217,10 +229,10 @@ mod tests {
 
     #[test]
     fn guests_that_never_pause_leave_a_turn_to_others() {
-        let woken = Arc::new(Woken::default());
+        let woken = Arc::new(WakeCounter::default());
         let waker = Waker::from(woken.clone());
-        let endless = || Endless(Peer { addr: "test".into(), proof: Proof::None });
-        let (mut from, mut to, mut way) = (endless(), endless(), Way::new());
+        let endless = || EndlessTransport(Peer { addr: "test".into(), proof: Proof::None });
+        let (mut from, mut to, mut way) = (endless(), endless(), DirectionBuffer::new());
         for turn in 1..4 {
             let polled = way.poll_move(&mut Context::from_waker(&waker), &mut from, &mut to);
             assert!(polled.is_pending());

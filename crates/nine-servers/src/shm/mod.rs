@@ -37,7 +37,7 @@ use nine_net::{Env, Transport};
 use nine_proto::{Errno, Error, Result};
 
 use crate::srv::{Posted, Posts};
-use chan::{Chan, Ctl, Data};
+use chan::{ChannelCtlFile, ChannelDataFile, ShmChannel};
 
 /// The maximum number of channels. A further one is refused with ENFILE.
 pub const CHANNELS_MAX: usize = 256;
@@ -53,41 +53,41 @@ const TEXT_MAX: usize = 1024;
 /// Concurrency: any number of requests at a time. A waiting request delays no other.
 pub struct Channels {
     tree: Tree,
-    shared: Arc<Shared>,
+    shared: Arc<ShmShared>,
 }
 
 /// State shared by all channels of a server.
-struct Shared {
+struct ShmShared {
     /// Returns the service for guests that are clients, if there is one.
-    serves: Box<Serves>,
+    serves: Box<ServiceSource>,
     /// The server of posts, for `post`.
     posts: Arc<Posts>,
-    table: Mutex<Table>,
-    queue: Mutex<Queue>,
+    table: Mutex<ChannelTable>,
+    queue: Mutex<AnnounceQueue>,
 }
 
-type Serves = dyn Fn() -> Option<Service> + Send + Sync;
+type ServiceSource = dyn Fn() -> Option<Service> + Send + Sync;
 
 #[derive(Default)]
-struct Table {
+struct ChannelTable {
     /// The number of the next channel.
     next: u64,
     /// Bytes reserved for guests.
     memory: usize,
-    chans: BTreeMap<u64, (Weak<Chan>, synth::Node)>,
-    names: BTreeMap<Box<str>, Weak<Chan>>,
+    chans: BTreeMap<u64, (Weak<ShmChannel>, synth::Node)>,
+    names: BTreeMap<Box<str>, Weak<ShmChannel>>,
 }
 
 /// Channels to be announced, each at most once.
 #[derive(Default)]
-struct Queue {
-    due: VecDeque<Announce>,
+struct AnnounceQueue {
+    due: VecDeque<PendingAnnounce>,
     driver: Option<Waker>,
     ended: bool,
 }
 
-struct Announce {
-    chan: Arc<Chan>,
+struct PendingAnnounce {
+    chan: Arc<ShmChannel>,
     at: PathBuf,
     ask: Ask,
 }
@@ -102,7 +102,7 @@ impl Channels {
         serves: impl Fn() -> Option<Service> + Send + Sync + 'static,
     ) -> (Self, Driver) {
         let (table, queue) = (Mutex::default(), Mutex::default());
-        let shared = Arc::new(Shared { serves: Box::new(serves), posts, table, queue });
+        let shared = Arc::new(ShmShared { serves: Box::new(serves), posts, table, queue });
         let (clones, lists, finds) = (shared.clone(), shared.clone(), shared.clone());
         let clone = File::opened_later(move |opening| clones.clone_chan(opening), |_| false);
         let root = Dir::new()
@@ -162,7 +162,7 @@ impl FileServer for Channels {
 /// Announces channels and serves their guests, on the core where it runs. It ends with the server; connected guests
 /// stay.
 #[must_use]
-pub struct Driver(Arc<Shared>);
+pub struct Driver(Arc<ShmShared>);
 
 impl Driver {
     /// Runs until the server is dropped.
@@ -180,13 +180,13 @@ impl Driver {
                 }
             })
         };
-        while let Some(Announce { chan, at, ask }) = next().await {
+        while let Some(PendingAnnounce { chan, at, ask }) = next().await {
             env.spawn(Box::pin(host::announce(env.clone(), chan, at, ask)));
         }
     }
 }
 
-impl Shared {
+impl ShmShared {
     fn clone_chan(self: &Arc<Self>, opening: Opening) {
         if !opening.flags.writes() {
             return opening.fail(Error::new(Errno::EACCES, "clone is opened for reading and writing"));
@@ -199,11 +199,11 @@ impl Shared {
         }
         let number = table.next;
         table.next += 1;
-        let chan = Chan::new(self, number);
+        let chan = ShmChannel::new(self, number);
         table.chans.insert(number, (Arc::downgrade(&chan), directory(&chan).into()));
         drop(table);
         // The open cannot have been flushed: it is being served now.
-        let _ = opening.becomes(&[&number.to_string(), "ctl"], Arc::new(Ctl::new(chan)));
+        let _ = opening.becomes(&[&number.to_string(), "ctl"], Arc::new(ChannelCtlFile::new(chan)));
     }
 
     /// Removes a dropped channel from the tables, and releases its memory.
@@ -217,7 +217,7 @@ impl Shared {
     }
 
     /// Gives a channel this name in place of its former one.
-    fn name(&self, chan: &Arc<Chan>, before: &str, name: &str) -> Result<()> {
+    fn name(&self, chan: &Arc<ShmChannel>, before: &str, name: &str) -> Result<()> {
         let mut table = lock(&self.table);
         match table.names.get(name) {
             Some(other) if other.as_ptr() == Arc::as_ptr(chan) => {}
@@ -251,7 +251,7 @@ impl Shared {
         lock(&self.table).memory -= bytes;
     }
 
-    fn announce(&self, announce: Announce) {
+    fn announce(&self, announce: PendingAnnounce) {
         let mut queue = lock(&self.queue);
         if queue.ended {
             drop(queue);
@@ -286,14 +286,14 @@ impl Shared {
 }
 
 /// Returns the files of a channel. They hold no reference to it.
-fn directory(chan: &Arc<Chan>) -> Dir {
+fn directory(chan: &Arc<ShmChannel>) -> Dir {
     let [ctl, data, status] = [(); 3].map(|()| Arc::downgrade(chan));
-    let opened = |chan: &Weak<Chan>| {
+    let opened = |chan: &Weak<ShmChannel>| {
         let chan = chan.upgrade().ok_or(Errno::ENOENT)?;
         chan.open().map(|()| chan)
     };
-    let ctl = File::opened(move |_, _| Ok(Box::new(Ctl::new(opened(&ctl)?))));
-    let data = File::opened(move |_, _| Ok(Box::new(Data::new(opened(&data)?))));
+    let ctl = File::opened(move |_, _| Ok(Box::new(ChannelCtlFile::new(opened(&ctl)?))));
+    let data = File::opened(move |_, _| Ok(Box::new(ChannelDataFile::new(opened(&data)?))));
     let status = File::text(move |_| status.upgrade().map(|chan| chan.status()).unwrap_or_default());
     let (ctl, data) = (ctl.mode(0o600).consuming(), data.mode(0o600).consuming());
     Dir::new().file("ctl", ctl).file("data", data).file("status", status)

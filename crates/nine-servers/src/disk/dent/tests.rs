@@ -9,19 +9,19 @@ use rustix::fs::CWD;
 use super::super::host::Linux;
 use super::*;
 
-fn tree(path: &Path, handles: usize) -> Tree {
+fn tree(path: &Path, handles: usize) -> DentryTree {
     let fd = rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
     let st = Linux.stat(fd.as_fd(), b"").unwrap();
-    Tree::new(fd, &st, handles)
+    DentryTree::new(fd, &st, handles)
 }
 
-fn step(tree: &Tree, dir: &Arc<Dent>, name: &str) -> Result<Arc<Dent>> {
-    let _still = tree.still(How::Pool)?;
-    let fd = tree.handle_still(&Linux, How::Pool, dir)?;
-    tree.step(&Linux, How::Pool, dir, &fd, name.as_bytes()).map(|(dent, _)| dent)
+fn step(tree: &DentryTree, dir: &Arc<HostDentry>, name: &str) -> Result<Arc<HostDentry>> {
+    let _still = tree.still(ExecutionMode::Pool)?;
+    let fd = tree.handle_still(&Linux, ExecutionMode::Pool, dir)?;
+    tree.step(&Linux, ExecutionMode::Pool, dir, &fd, name.as_bytes()).map(|(dent, _)| dent)
 }
 
-fn living(tree: &Tree) -> usize {
+fn living(tree: &DentryTree) -> usize {
     lock(&tree.table.map).len()
 }
 
@@ -65,15 +65,15 @@ fn a_descriptor_that_was_given_up_comes_back_for_the_same_file_only() {
     }
     assert!(dents.iter().filter(|dent| lock(&dent.handle).is_some()).count() <= 4);
     for dent in &dents {
-        let fd = tree.handle(&Linux, How::Pool, dent).unwrap();
-        assert_eq!(Identity::of(&Linux.stat(fd.as_fd(), b"").unwrap()), dent.id);
+        let fd = tree.handle(&Linux, ExecutionMode::Pool, dent).unwrap();
+        assert_eq!(HostFileIdentity::of(&Linux.stat(fd.as_fd(), b"").unwrap()), dent.id);
     }
     fs::write(dir.path().join("new"), "").unwrap();
     fs::rename(dir.path().join("new"), dir.path().join("0")).unwrap();
     fs::remove_file(dir.path().join("1")).unwrap();
     drop(lock(&dents[0].handle).take());
     for dent in &dents[..2] {
-        assert_eq!(tree.handle(&Linux, How::Pool, dent).err(), Some(Errno::STALE));
+        assert_eq!(tree.handle(&Linux, ExecutionMode::Pool, dent).err(), Some(Errno::STALE));
     }
 }
 
@@ -89,7 +89,7 @@ fn a_file_without_a_name_keeps_its_descriptor() {
         fs::write(dir.path().join(i.to_string()), "").unwrap();
         step(&tree, &tree.root, &i.to_string()).unwrap();
     }
-    assert!(tree.handle(&Linux, How::Inline, &gone).is_ok());
+    assert!(tree.handle(&Linux, ExecutionMode::Inline, &gone).is_ok());
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn what_is_below_a_renamed_directory_moves_along() {
     for dent in [&a, &b] {
         drop(lock(&dent.handle).take());
     }
-    assert!(tree.handle(&Linux, How::Pool, &b).is_ok());
+    assert!(tree.handle(&Linux, ExecutionMode::Pool, &b).is_ok());
     assert!(b.is_below(&x) && Arc::ptr_eq(&step(&tree, &x, "y").unwrap(), &a));
     assert!(tree.known(&tree.root, b"a").is_none());
 }
@@ -127,9 +127,9 @@ fn nobody_descends_while_something_is_moved() {
     let dir = tempfile::tempdir().unwrap();
     let tree = tree(dir.path(), 100);
     let moving = tree.moving();
-    assert_eq!(tree.still(How::Inline).err(), Some(Errno::AGAIN));
+    assert_eq!(tree.still(ExecutionMode::Inline).err(), Some(Errno::AGAIN));
     drop(moving);
-    assert!(tree.still(How::Inline).is_ok());
+    assert!(tree.still(ExecutionMode::Inline).is_ok());
 }
 
 #[test]
@@ -148,10 +148,10 @@ fn a_tree_deeper_than_the_stack_is_dropped() {
 #[test]
 fn a_walked_fid_costs_at_most_250_bytes() {
     // The dent and its counts, its name in at most 16 bytes, its table entry at the lowest load, its ring entry.
-    let dent = size_of::<Dent>() + 2 * size_of::<AtomicUsize>();
-    let node = size_of::<super::super::Node>() + 2 * size_of::<AtomicUsize>();
-    let slot = 2 * size_of::<(u64, Weak<Dent>)>();
-    let ring = 2 * size_of::<Weak<Dent>>();
+    let dent = size_of::<HostDentry>() + 2 * size_of::<AtomicUsize>();
+    let node = size_of::<super::super::DiskFidState>() + 2 * size_of::<AtomicUsize>();
+    let slot = 2 * size_of::<(u64, Weak<HostDentry>)>();
+    let ring = 2 * size_of::<Weak<HostDentry>>();
     assert!(dent + node + slot + ring + 16 <= 250, "{dent} + {node} + {slot} + {ring} + 16");
 }
 
@@ -182,6 +182,6 @@ fn the_event_loop_does_not_climb_a_deep_tree_again() {
     }
     path[1..].iter().for_each(|dent| drop(lock(&dent.handle).take()));
     let last = path.last().unwrap();
-    assert_eq!(tree.handle(&Linux, How::Inline, last).err(), Some(Errno::AGAIN));
-    tree.handle(&Linux, How::Pool, last).unwrap();
+    assert_eq!(tree.handle(&Linux, ExecutionMode::Inline, last).err(), Some(Errno::AGAIN));
+    tree.handle(&Linux, ExecutionMode::Pool, last).unwrap();
 }

@@ -17,45 +17,45 @@ use nine_proto::{Errno, Error, Result};
 
 use super::super::TEXT_MAX;
 use super::super::policy::{self, Policy, Want};
-use super::super::stack::{Asks, Later, Network, PATIENCE, Place, Setting};
-use super::{Begun, Conv, Done, Phase, failed};
+use super::super::stack::{Asks, CONNECT_TIMEOUT, Later, Network, Place, Setting};
+use super::{CallAnswers, CallPhase, NetConversation, StartedCall, failed};
 
 /// The maximum of `keepalive` in milliseconds: the kernel has 15 bits for the seconds.
 const KEEPALIVE_MAX: u64 = 32_767_000;
 /// The number of ports that the kernel may choose until one is not denied by the policy.
-const PORTS: usize = 8;
+const PORT_TRIES_MAX: usize = 8;
 
 /// The result of a control message.
-pub(super) enum Order {
+pub(super) enum CtlOutcome {
     Done,
-    Begin(Later<Result<Begun>>, &'static str),
+    Begin(Later<Result<StartedCall>>, &'static str),
 }
 
-impl Conv {
+impl NetConversation {
     /// Executes a text written to `ctl`.
     pub(super) fn control(self: &Arc<Self>, ask: Ask) {
         let allowed = |text: &str| check_cost(text, ask.visitor.who.is_proven()).map(|()| text.to_owned());
         let said = text(&ask).and_then(allowed).and_then(|text| self.order(&text));
         match said {
-            Ok(Order::Done) => ask.done(Ok(())),
+            Ok(CtlOutcome::Done) => ask.done(Ok(())),
             Err(error) => {
                 // For dialects that transmit only error numbers, `err` has the text. A connection's own error is not
                 // replaced.
                 let mut state = lock(&self.state);
-                if !matches!(state.phase, Phase::Connected { .. }) {
+                if !matches!(state.phase, CallPhase::Connected { .. }) {
                     state.error = error.to_string();
                 }
                 drop(state);
                 ask.fail(error);
             }
-            Ok(Order::Begin(begun, says)) => {
+            Ok(CtlOutcome::Begin(begun, says)) => {
                 let mut state = lock(&self.state);
-                if !matches!(state.phase, Phase::Idle) {
+                if !matches!(state.phase, CallPhase::Idle) {
                     let error = state.phase.in_use();
                     drop(state);
                     return ask.fail(error);
                 }
-                state.phase = Phase::Asking { ask, begun, says };
+                state.phase = CallPhase::Asking { ask, begun, says };
                 drop(state);
                 // Sockets belong to the driver's core.
                 Waker::from(self.bell.clone()).wake();
@@ -63,7 +63,7 @@ impl Conv {
         }
     }
 
-    fn order(self: &Arc<Self>, text: &str) -> Result<Order> {
+    fn order(self: &Arc<Self>, text: &str) -> Result<CtlOutcome> {
         let quoted = match text.split_whitespace().next() {
             Some("connect" | "announce" | "bind") => quote::words(text)?,
             // Reasons and modules do not use these quoting rules.
@@ -78,7 +78,7 @@ impl Conv {
             _ => Err(Error::new(Errno::EINVAL, format!("{what}: a number from {least} to {most} is due"))),
         };
         let wrong = |text: &str| Err(Error::new(Errno::EINVAL, text));
-        let set = |setting| lock(&self.state).set(setting).map(|()| Order::Done);
+        let set = |setting| lock(&self.state).set(setting).map(|()| CtlOutcome::Done);
         if quoted.iter().any(|word| word.contains(char::is_control)) {
             return wrong("no control characters in an address");
         }
@@ -96,28 +96,28 @@ impl Conv {
             ["bind", from] => {
                 let mut state = lock(&self.state);
                 match state.phase {
-                    Phase::Idle => state.bound = Some(from.into()),
+                    CallPhase::Idle => state.bound = Some(from.into()),
                     ref phase => return Err(phase.in_use()),
                 }
-                Ok(Order::Done)
+                Ok(CtlOutcome::Done)
             }
             ["bind", ..] => wrong("a local address is due: ADDRESS!PORT or PORT"),
             // The network has accepted the call already; `reject` hangs up.
-            ["accept", ..] => Ok(Order::Done),
+            ["accept", ..] => Ok(CtlOutcome::Done),
             ["hangup"] | ["reject", ..] => {
-                let mut done = Done::default();
+                let mut done = CallAnswers::default();
                 let mut state = lock(&self.state);
                 let gone = self.end(&mut state, &mut done);
                 state.error = "hungup".into();
                 drop(state);
                 drop(gone);
                 self.answer(done);
-                Ok(Order::Done)
+                Ok(CtlOutcome::Done)
             }
             // Accepted for Plan 9 programs; the kernel decides about these itself.
-            ["checksum" | "tcpporthogdefense", _] | ["ignoreadvice"] => Ok(Order::Done),
+            ["checksum" | "tcpporthogdefense", _] | ["ignoreadvice"] => Ok(CtlOutcome::Done),
             ["headers"] => {
-                self.with(|state, done| state.headers(&self.protocol.shared, done)).map(|()| Order::Done)
+                self.with(|state, done| state.headers(&self.protocol.shared, done)).map(|()| CtlOutcome::Done)
             }
             ["keepalive"] => set(Setting::Keepalive(Duration::from_secs(30))),
             ["keepalive", ms] => {
@@ -130,13 +130,13 @@ impl Conv {
     }
 
     /// Prepares a connect or an announce for the driver. `from` is the local address of a connect.
-    fn begin(&self, want: Want, text: &str, from: Option<String>) -> Order {
+    fn begin(&self, want: Want, text: &str, from: Option<String>) -> CtlOutcome {
         let (protocol, who, text) = (self.protocol.clone(), self.owner.who.clone(), text.to_owned());
         let says = if want == Want::Dial { "Syn_sent" } else { "Announcing" };
         let begun = Box::pin(async move {
             let (network, clock) = (&protocol.network, &*protocol.shared.clock);
             // The timeout for all addresses of a name together.
-            let end = clock.now() + PATIENCE;
+            let end = clock.now() + CONNECT_TIMEOUT;
             let asks = Asks { policy: protocol.shared.policy_now().await, who: who.clone(), want };
             let found = within(clock, end, async { network.resolve(&text, &asks).await.map_err(failed) });
             let places = found.await?;
@@ -154,7 +154,7 @@ impl Conv {
             }
             Err(last)
         });
-        Order::Begin(begun, says)
+        CtlOutcome::Begin(begun, says)
     }
 }
 
@@ -178,7 +178,7 @@ async fn reach(
     want: Want,
     place: Place,
     from: Option<&str>,
-) -> Result<Begun> {
+) -> Result<StartedCall> {
     // Checked as written, before links are followed, so that a refusal reveals nothing about the file.
     policy.check(want, network.name(), &place, who)?;
     let written = place.clone();
@@ -190,7 +190,7 @@ async fn reach(
         let from = from.map(|text| place.opposite(text)).transpose().map_err(failed)?;
         // A client that chooses the local address occupies it like an announce, so the policy for that applies too.
         from.iter().try_for_each(|at| policy.check(Want::Announce, network.name(), at, who))?;
-        return network.dial(place, from).await.map(Begun::Call).map_err(failed);
+        return network.dial(place, from).await.map(StartedCall::Call).map_err(failed);
     }
     let free = place.is_free();
     // Denied ports are held until another one is found, so that the kernel chooses a new one each time.
@@ -200,8 +200,8 @@ async fn reach(
         // The kernel has chosen the port only now.
         let real = if free { Place::of(&announced.local()) } else { None };
         match real.map_or(Ok(()), |at| policy.check_chosen(network.name(), &at, who)) {
-            Ok(()) => return Ok(Begun::Announced(announced)),
-            Err(error) if denied.len() + 1 == PORTS => return Err(error),
+            Ok(()) => return Ok(StartedCall::Announced(announced)),
+            Err(error) if denied.len() + 1 == PORT_TRIES_MAX => return Err(error),
             Err(_) => denied.push(announced),
         }
     }

@@ -92,9 +92,9 @@ fn a_disk_that_grows_is_as_large_when_it_is_looked_at() {
 }
 
 /// A read-only disk that answers by the requested address.
-struct Odd;
+struct AddressDisk;
 
-impl Device for Odd {
+impl Device for AddressDisk {
     fn shape(&self) -> Shape {
         Shape { sectors: 4, atom: 1, most: 4, read_only: true, durable: false }
     }
@@ -115,7 +115,7 @@ impl Device for Odd {
 
 #[test]
 fn what_a_broken_disk_answers_is_an_error_and_never_an_end() {
-    world(Dialect::L, Arc::new(Odd), async |root| {
+    world(Dialect::L, Arc::new(AddressDisk), async |root| {
         assert_eq!(errno(root.open("d/data", RDWR).await), Errno::EACCES);
         let data = root.open("d/data", OpenFlags::READ).await.unwrap();
         assert_eq!(data.read(0, 512).await.unwrap(), vec![7; 512]);

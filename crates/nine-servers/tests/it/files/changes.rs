@@ -16,12 +16,12 @@ fn path(text: &str) -> Box<[u8]> {
 }
 
 /// A reader, and its unread lines.
-struct Told {
+struct ChangeReader {
     watch: Watch,
     lines: std::collections::VecDeque<Line>,
 }
 
-impl Told {
+impl ChangeReader {
     async fn open(root: &File, from: Option<&Cursor>) -> Self {
         let mut told = Self { watch: Watch::open(root, from).await.unwrap(), lines: Default::default() };
         assert!(matches!(told.next().await, Line::Here(_)));
@@ -56,7 +56,7 @@ async fn put(dir: &File, name: &str) -> File {
 fn a_tree_in_memory_tells_what_each_request_changes() {
     for dialect in ALL {
         serve(Ram::new(64 << 20), dialect, async |root| {
-            let mut told = Told::open(&root, None).await;
+            let mut told = ChangeReader::open(&root, None).await;
             root.mkdir("a", 0o755, NOGID).await.unwrap();
             let a = root.walk("a").await.unwrap();
             let file = put(&a, "it's new").await;
@@ -89,7 +89,7 @@ fn an_exchange_is_told_as_two_names_that_lead_to_other_files() {
             put(&root, name).await.write_all_at(0, name.as_bytes()).await.unwrap();
         }
         assert!(root.has_renameat2().await);
-        let mut told = Told::open(&root, None).await;
+        let mut told = ChangeReader::open(&root, None).await;
         root.rename_with("a", &root, "b", RenameMode::Exchange).await.unwrap();
         for name in ["/a", "/b"] {
             told.until(Change::Remove(path(name))).await;
@@ -135,7 +135,7 @@ fn the_file_is_of_the_root_alone_and_listed_nowhere() {
 #[test]
 fn a_read_that_is_flushed_has_taken_nothing() {
     serve(Ram::new(64 << 20), Dialect::L, async |root| {
-        let mut told = Told::open(&root, None).await;
+        let mut told = ChangeReader::open(&root, None).await;
         let file = root.open("#changes", OpenFlags::READ).await.unwrap();
         assert!(file.read(0, 1000).await.unwrap().starts_with(b"here "));
         // Sent, then cancelled.
@@ -158,7 +158,7 @@ fn who_was_cut_off_goes_on_where_he_was() {
         let client = connect(&env, server.clone(), Dialect::L).await;
         let root = client.attach("", 0, "").await.unwrap();
         let other = connect(&env, server.clone(), Dialect::L).await;
-        let mut told = Told::open(&other.attach("", 0, "").await.unwrap(), None).await;
+        let mut told = ChangeReader::open(&other.attach("", 0, "").await.unwrap(), None).await;
         root.mkdir("a", 0o755, NOGID).await.unwrap();
         assert_eq!(told.change().await, Change::Create(path("/a")));
         let cursor = told.watch.cursor().unwrap().clone();
@@ -166,13 +166,13 @@ fn who_was_cut_off_goes_on_where_he_was() {
         assert!(told.watch.next().await.is_err());
         root.mkdir("b", 0o755, NOGID).await.unwrap();
         // Through a part of the tree too.
-        let mut told = Told::open(&client.attach("", 0, "/b").await.unwrap(), Some(&cursor)).await;
+        let mut told = ChangeReader::open(&client.attach("", 0, "/b").await.unwrap(), Some(&cursor)).await;
         assert_eq!(told.change().await, Change::Create(path("/")));
-        let mut told = Told::open(&root, Some(&cursor)).await;
+        let mut told = ChangeReader::open(&root, Some(&cursor)).await;
         assert_eq!(told.change().await, Change::Create(path("/b")));
         // A cursor of another server run.
         let stranger = Cursor { epoch: "0".into(), next: u64::MAX };
-        let mut told = Told::open(&root, Some(&stranger)).await;
+        let mut told = ChangeReader::open(&root, Some(&stranger)).await;
         assert_eq!(told.change().await, Change::Lost(0));
         let early = Cursor { next: cursor.next + 2, ..cursor };
         assert_eq!(errno(Watch::open(&root, Some(&early)).await.map(drop)), Errno::EINVAL);
@@ -190,7 +190,7 @@ fn who_may_change_nothing_may_read_and_there_are_not_too_many() {
         let guest = Client::within(&env, &service, peer, Options::default()).await.unwrap();
         let guest = guest.attach("", 7, "").await.unwrap();
         assert_eq!(errno(guest.mkdir("a", 0o755, NOGID).await), Errno::EROFS);
-        let mut told = Told::open(&guest, None).await;
+        let mut told = ChangeReader::open(&guest, None).await;
         let root = owner(&env, &service).await;
         let mut all = Vec::new();
         // An unauthenticated client has its share, and the owner the rest.
@@ -212,14 +212,14 @@ fn who_may_change_nothing_may_read_and_there_are_not_too_many() {
 }
 
 /// Serves a directory of the host, with a reader of its changes.
-fn disk(main: impl AsyncFnOnce(&std::path::Path, File, Told)) {
+fn disk(main: impl AsyncFnOnce(&std::path::Path, File, ChangeReader)) {
     let scratch = tempfile::tempdir().unwrap();
     let top = scratch.path().join("top");
     std::fs::create_dir_all(top.join("old/deep")).unwrap();
     std::fs::write(top.join("old/file"), "x").unwrap();
     let disk = Disk::open(&top, DiskOptions::default()).unwrap();
     serve(disk, Dialect::L, async |root| {
-        let told = Told::open(&root, None).await;
+        let told = ChangeReader::open(&root, None).await;
         main(&top, root, told).await;
     });
 }
@@ -341,7 +341,7 @@ fn no_link_is_followed_and_a_root_that_goes_takes_all_with_it() {
 fn a_reader_of_a_directory_of_the_disk_has_paths_from_there() {
     disk(async |top, root, _| {
         let part = root.client().attach("", 0, "old").await.unwrap();
-        let mut told = Told::open(&part, None).await;
+        let mut told = ChangeReader::open(&part, None).await;
         std::fs::write(top.join("beside"), "").unwrap();
         std::fs::write(top.join("old/deep/in"), "").unwrap();
         assert_eq!(told.change().await, Change::Create(path("/deep/in")));

@@ -26,14 +26,14 @@ const WRITE: OpenFlags = OpenFlags::WRITE;
 const OUTPUT: usize = 64 << 10;
 
 /// A console with an owner that attaches as `owner`.
-struct World {
+struct ConsFixture {
     env: Real,
     cons: Arc<Cons>,
     /// The number of calls of `changed`.
     changes: Arc<AtomicU64>,
 }
 
-fn world(echoes: bool, main: impl AsyncFnOnce(&World)) {
+fn world(echoes: bool, main: impl AsyncFnOnce(&ConsFixture)) {
     nine_net::rt::block_on(async |env| {
         let changes = Arc::new(AtomicU64::new(0));
         let seen = changes.clone();
@@ -43,8 +43,8 @@ fn world(echoes: bool, main: impl AsyncFnOnce(&World)) {
         let told = |who: &mut Who, aname: &[u8]| {
             (who.owner, who.read_only) = (aname.starts_with(b"owner"), aname.ends_with(b"read-only"));
         };
-        let cons = Arc::new(Cons::new(host(), Arc::new(Still::default()), told, echoes, changed));
-        let world = World { env, cons, changes };
+        let cons = Arc::new(Cons::new(host(), Arc::new(CountingClock::default()), told, echoes, changed));
+        let world = ConsFixture { env, cons, changes };
         main(&world).await;
         until(|| world.cons.waiting() == 0 && !world.cons.is_raw()).await;
     })
@@ -62,7 +62,7 @@ fn host() -> Host {
     }
 }
 
-impl World {
+impl ConsFixture {
     async fn root(&self) -> File {
         self.root_in(Dialect::L, "owner").await
     }
@@ -91,18 +91,18 @@ async fn until(mut is_so: impl FnMut() -> bool) {
     .await;
 }
 
-type Call<'f, T> = Pin<Box<dyn Future<Output = Result<T>> + 'f>>;
+type ConsCall<'f, T> = Pin<Box<dyn Future<Output = Result<T>> + 'f>>;
 
-fn reading(file: &File, count: u32) -> Call<'_, Bytes> {
+fn reading(file: &File, count: u32) -> ConsCall<'_, Bytes> {
     begun(Box::pin(file.read(0, count)))
 }
 
-fn writing<'f>(file: &'f File, data: &'f [u8]) -> Call<'f, u32> {
+fn writing<'f>(file: &'f File, data: &'f [u8]) -> ConsCall<'f, u32> {
     begun(Box::pin(file.write(0, data)))
 }
 
 /// Polls a call once. It must be sent and have no answer.
-fn begun<T>(mut call: Call<'_, T>) -> Call<'_, T> {
+fn begun<T>(mut call: ConsCall<'_, T>) -> ConsCall<'_, T> {
     assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     call
 }
@@ -472,9 +472,9 @@ fn what_is_logged_comes_to_all_who_read_it_from_their_open_on() {
 
 /// A wall clock that stands still. Its ticks count the calls.
 #[derive(Default)]
-struct Still(AtomicU64);
+struct CountingClock(AtomicU64);
 
-impl Clock for Still {
+impl Clock for CountingClock {
     fn now(&self) -> Duration {
         Duration::from_nanos(self.0.fetch_add(1, Ordering::Relaxed))
     }

@@ -13,22 +13,22 @@ use rustix::fs::{Mode, OFlags, RenameFlags, Timestamps};
 use crate::files::world::{content, errno, list, serve};
 
 /// Runs before a call of this name and may fail it. `nowait`: the call promises not to wait.
-type Before = dyn Fn(&'static str, bool) -> Result<()> + Send + Sync;
+type CallHook = dyn Fn(&'static str, bool) -> Result<()> + Send + Sync;
 
 #[derive(Clone)]
-struct Wrapped(Arc<Before>);
+struct HookedHost(Arc<CallHook>);
 
-type Fd<'a> = BorrowedFd<'a>;
+type HostFd<'a> = BorrowedFd<'a>;
 
 /// `name(arguments) -> result, whether the call does not wait;`
 macro_rules! wrap {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $result:ty, $nowait:expr;)*) => {
-        impl HostFs for Wrapped {
+        impl HostFs for HookedHost {
             $(fn $name(&self, $($arg: $ty),*) -> Result<$result> {
                 (self.0)(stringify!($name), $nowait)?;
                 Linux.$name($($arg),*)
             })*
-            fn resident(&self, file: Fd<'_>, offset: u64, len: u64) -> Resident {
+            fn resident(&self, file: HostFd<'_>, offset: u64, len: u64) -> Resident {
                 Linux.resident(file, offset, len)
             }
         }
@@ -36,44 +36,44 @@ macro_rules! wrap {
 }
 
 wrap! {
-    open(dir: Fd<'_>, name: &[u8], flags: OFlags, mode: Mode, cached: bool) -> OwnedFd, cached;
-    reopen(file: Fd<'_>, flags: OFlags) -> OwnedFd, false;
-    stat(dir: Fd<'_>, name: &[u8]) -> Stat, name.is_empty();
-    access(file: Fd<'_>, rights: u32) -> (), true;
-    readlink(dir: Fd<'_>, name: &[u8]) -> Vec<u8>, false;
-    mkdir(dir: Fd<'_>, name: &[u8], mode: u32) -> (), false;
-    mknod(dir: Fd<'_>, name: &[u8], mode: u32, major: u32, minor: u32) -> (), false;
-    symlink(target: &[u8], dir: Fd<'_>, name: &[u8]) -> (), false;
-    link(file: Fd<'_>, dir: Fd<'_>, name: &[u8]) -> (), false;
-    rename(from: (Fd<'_>, &[u8]), to: (Fd<'_>, &[u8]), flags: RenameFlags) -> (), false;
-    unlink(dir: Fd<'_>, name: &[u8], is_dir: bool) -> (), false;
-    chmod(file: Fd<'_>, mode: u32) -> (), false;
-    chown(file: Fd<'_>, uid: Option<u32>, gid: Option<u32>) -> (), false;
-    utimens(file: Fd<'_>, times: &Timestamps) -> (), false;
-    truncate(file: Fd<'_>, size: u64) -> (), false;
-    getdents(dir: Fd<'_>, block: &mut Block) -> (), false;
-    seek(dir: Fd<'_>, cookie: u64) -> (), true;
-    pread(file: Fd<'_>, buf: &mut Vec<u8>, offset: u64, nowait: bool) -> usize, nowait;
-    pwrite(file: Fd<'_>, data: &[u8], offset: u64, nowait: bool) -> usize, nowait;
-    fill(file: Fd<'_>, pipe: Fd<'_>, offset: u64, len: usize) -> usize, false;
-    fsync(file: Fd<'_>, data_only: bool) -> (), false;
-    statfs(file: Fd<'_>) -> Statfs, false;
-    getxattr(file: Fd<'_>, name: &[u8], buf: &mut [u8]) -> usize, false;
-    listxattr(file: Fd<'_>, buf: &mut [u8]) -> usize, false;
-    setxattr(file: Fd<'_>, name: &[u8], value: &[u8], flags: u32) -> (), false;
-    removexattr(file: Fd<'_>, name: &[u8]) -> (), false;
-    lock(file: Fd<'_>, lock: HostLock) -> (), false;
-    getlock(file: Fd<'_>, lock: HostLock) -> Option<HostLock>, false;
+    open(dir: HostFd<'_>, name: &[u8], flags: OFlags, mode: Mode, cached: bool) -> OwnedFd, cached;
+    reopen(file: HostFd<'_>, flags: OFlags) -> OwnedFd, false;
+    stat(dir: HostFd<'_>, name: &[u8]) -> Stat, name.is_empty();
+    access(file: HostFd<'_>, rights: u32) -> (), true;
+    readlink(dir: HostFd<'_>, name: &[u8]) -> Vec<u8>, false;
+    mkdir(dir: HostFd<'_>, name: &[u8], mode: u32) -> (), false;
+    mknod(dir: HostFd<'_>, name: &[u8], mode: u32, major: u32, minor: u32) -> (), false;
+    symlink(target: &[u8], dir: HostFd<'_>, name: &[u8]) -> (), false;
+    link(file: HostFd<'_>, dir: HostFd<'_>, name: &[u8]) -> (), false;
+    rename(from: (HostFd<'_>, &[u8]), to: (HostFd<'_>, &[u8]), flags: RenameFlags) -> (), false;
+    unlink(dir: HostFd<'_>, name: &[u8], is_dir: bool) -> (), false;
+    chmod(file: HostFd<'_>, mode: u32) -> (), false;
+    chown(file: HostFd<'_>, uid: Option<u32>, gid: Option<u32>) -> (), false;
+    utimens(file: HostFd<'_>, times: &Timestamps) -> (), false;
+    truncate(file: HostFd<'_>, size: u64) -> (), false;
+    getdents(dir: HostFd<'_>, block: &mut Block) -> (), false;
+    seek(dir: HostFd<'_>, cookie: u64) -> (), true;
+    pread(file: HostFd<'_>, buf: &mut Vec<u8>, offset: u64, nowait: bool) -> usize, nowait;
+    pwrite(file: HostFd<'_>, data: &[u8], offset: u64, nowait: bool) -> usize, nowait;
+    fill(file: HostFd<'_>, pipe: HostFd<'_>, offset: u64, len: usize) -> usize, false;
+    fsync(file: HostFd<'_>, data_only: bool) -> (), false;
+    statfs(file: HostFd<'_>) -> Statfs, false;
+    getxattr(file: HostFd<'_>, name: &[u8], buf: &mut [u8]) -> usize, false;
+    listxattr(file: HostFd<'_>, buf: &mut [u8]) -> usize, false;
+    setxattr(file: HostFd<'_>, name: &[u8], value: &[u8], flags: u32) -> (), false;
+    removexattr(file: HostFd<'_>, name: &[u8]) -> (), false;
+    lock(file: HostFd<'_>, lock: HostLock) -> (), false;
+    getlock(file: HostFd<'_>, lock: HostLock) -> Option<HostLock>, false;
 }
 
 /// Returns a disk that runs `before` at each call, and its directory. Calls of its own start are exempt.
 fn disk(
     before: impl Fn(&'static str, bool) -> Result<()> + Send + Sync + 'static,
-) -> (Disk<Wrapped>, tempfile::TempDir) {
+) -> (Disk<HookedHost>, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let started = Arc::new(Mutex::new(false));
     let ready = started.clone();
-    let host = Wrapped(Arc::new(
+    let host = HookedHost(Arc::new(
         move |name, nowait| {
             if *ready.lock().unwrap() { before(name, nowait) } else { Ok(()) }
         },
@@ -136,7 +136,7 @@ fn the_event_loop_makes_no_call_that_may_wait() {
 }
 
 /// Returns a disk that fails the calls of these names.
-fn failing(names: &'static [&'static str], error: host::Errno) -> (Disk<Wrapped>, tempfile::TempDir) {
+fn failing(names: &'static [&'static str], error: host::Errno) -> (Disk<HookedHost>, tempfile::TempDir) {
     disk(move |name, _| if names.contains(&name) { Err(error) } else { Ok(()) })
 }
 
@@ -215,7 +215,8 @@ fn out_of_descriptors_the_cache_gives_up_its_own() {
 
 #[test]
 fn the_event_loop_enters_no_other_file_system() {
-    let open = |dir: Fd<'_>, name: &[u8], cached| Linux.open(dir, name, OFlags::PATH, Mode::empty(), cached);
+    let open =
+        |dir: HostFd<'_>, name: &[u8], cached| Linux.open(dir, name, OFlags::PATH, Mode::empty(), cached);
     let root = fs::File::open("/").unwrap();
     assert_eq!(open(root.as_fd(), b"proc", true).err(), Some(host::Errno::AGAIN));
     open(root.as_fd(), b"proc", false).unwrap();

@@ -28,21 +28,21 @@ const ROOM: usize = 256 << 10;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A server of pipes, with a clock set by the test.
-struct World {
+struct PipeFixture {
     env: Real,
-    hand: Hand,
+    hand: ManualClock,
     server: Arc<Pipes>,
     /// The number of polls of the driver; -1 after its end.
     driven: Rc<Cell<i64>>,
 }
 
-fn world(main: impl AsyncFnOnce(&World)) {
+fn world(main: impl AsyncFnOnce(&PipeFixture)) {
     limited(100, main);
 }
 
-fn limited(most: usize, main: impl AsyncFnOnce(&World)) {
+fn limited(most: usize, main: impl AsyncFnOnce(&PipeFixture)) {
     nine_net::rt::block_on(async |env| {
-        let hand = Hand::default();
+        let hand = ManualClock::default();
         let (server, driver) = Pipes::new(nine_net::modules::modules(), Arc::new(hand.clone()), most);
         let driven = Rc::new(Cell::new(0));
         let (counted, mut driver) = (driven.clone(), Box::pin(driver));
@@ -54,12 +54,12 @@ fn limited(most: usize, main: impl AsyncFnOnce(&World)) {
             .await;
             counted.set(-1);
         }));
-        let world = World { env, hand, server: Arc::new(server), driven };
+        let world = PipeFixture { env, hand, server: Arc::new(server), driven };
         main(&world).await;
         // No pipe is left, and no waiting request.
         until(|| world.server.count() == 0).await;
         assert_eq!(world.server.waiting(), 0);
-        let World { server, driven, .. } = world;
+        let PipeFixture { server, driven, .. } = world;
         let weak = Arc::downgrade(&server);
         drop(server);
         until(|| weak.strong_count() == 0 && driven.get() == -1).await;
@@ -67,7 +67,7 @@ fn limited(most: usize, main: impl AsyncFnOnce(&World)) {
     .expect("a runtime");
 }
 
-impl World {
+impl PipeFixture {
     /// Returns the root, on a new connection.
     async fn root(&self) -> File {
         self.root_in(Dialect::L).await
@@ -121,18 +121,18 @@ async fn until_status(dir: &File, end: &str, words: &str) {
     }
 }
 
-type Call<'f, T> = Pin<Box<dyn Future<Output = Result<T>> + 'f>>;
+type PipeFileCall<'f, T> = Pin<Box<dyn Future<Output = Result<T>> + 'f>>;
 
-fn reading(file: &File, count: u32) -> Call<'_, Bytes> {
+fn reading(file: &File, count: u32) -> PipeFileCall<'_, Bytes> {
     Box::pin(file.read(0, count))
 }
 
-fn writing<'f>(file: &'f File, data: &'f [u8]) -> Call<'f, u32> {
+fn writing<'f>(file: &'f File, data: &'f [u8]) -> PipeFileCall<'f, u32> {
     Box::pin(file.write(0, data))
 }
 
 /// Polls a call once. It must be sent and have no answer.
-fn begin<T>(call: &mut Call<'_, T>) {
+fn begin<T>(call: &mut PipeFileCall<'_, T>) {
     assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
 }
 
@@ -290,14 +290,14 @@ fn a_write_that_is_flushed_writes_nothing_and_lets_the_next_one_on() {
 }
 
 /// Passes the first put message on only when the request waiting beside it was cancelled.
-struct Meanwhile {
+struct CancelGate {
     /// A put has started.
     begun: Arc<AtomicBool>,
     /// The other request was cancelled, and its flush sent.
     flushed: Arc<AtomicBool>,
 }
 
-impl Module for Meanwhile {
+impl Module for CancelGate {
     fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> std::result::Result<(), Fault> {
         let first = !self.begun.swap(true, Ordering::AcqRel);
         while first && !self.flushed.load(Ordering::Acquire) {
@@ -313,11 +313,11 @@ fn a_read_that_is_flushed_while_another_core_writes_has_the_message_or_leaves_it
     let (begun, flushed) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
     let (in_module, of_reader) = (begun.clone(), flushed.clone());
     let kind = move |_: &str| {
-        let down = Meanwhile { begun: in_module.clone(), flushed: of_reader.clone() };
+        let down = CancelGate { begun: in_module.clone(), flushed: of_reader.clone() };
         Ok(Halves { up: Box::new(Pass), down: Box::new(down) })
     };
     let modules = nine_stream::Modules::default().with("meanwhile", kind);
-    let (server, driver) = Pipes::new(modules, Arc::new(Hand::default()), 1);
+    let (server, driver) = Pipes::new(modules, Arc::new(ManualClock::default()), 1);
     drop(driver);
     let server = Arc::new(server);
     let (tell, told) = std::sync::mpsc::channel();
@@ -763,9 +763,9 @@ fn a_time_that_has_come_for_nothing_makes_nobody_spin() {
 
 /// A clock that stands still until the test sets it.
 #[derive(Clone, Default)]
-struct Hand(Arc<Mutex<(Duration, Vec<Waker>)>>);
+struct ManualClock(Arc<Mutex<(Duration, Vec<Waker>)>>);
 
-impl Hand {
+impl ManualClock {
     fn advance(&self, by: Duration) {
         let wakers = {
             let mut state = self.0.lock().unwrap();
@@ -776,7 +776,7 @@ impl Hand {
     }
 }
 
-impl Clock for Hand {
+impl Clock for ManualClock {
     fn now(&self) -> Duration {
         self.0.lock().unwrap().0
     }

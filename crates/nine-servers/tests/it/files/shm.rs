@@ -26,7 +26,7 @@ const READ: OpenFlags = OpenFlags::READ;
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// A server of channels that serves guests a tree in memory, and a directory for sockets.
-struct World {
+struct ShmFixture {
     env: Real,
     server: Arc<Channels>,
     served: Arc<dyn FileServer>,
@@ -34,7 +34,7 @@ struct World {
     dir: tempfile::TempDir,
 }
 
-fn world(main: impl AsyncFnOnce(&World)) {
+fn world(main: impl AsyncFnOnce(&ShmFixture)) {
     nine_net::rt::block_on(async |env| {
         let served: Arc<dyn FileServer> = Arc::new(Ram::new(64 << 20));
         let tree = served.clone();
@@ -47,7 +47,7 @@ fn world(main: impl AsyncFnOnce(&World)) {
         };
         env.spawn(Box::pin(driver.run(env)));
         let (server, dir) = (Arc::new(server.told_by(told)), tempfile::tempdir().unwrap());
-        let world = World { env, server, served, posts, dir };
+        let world = ShmFixture { env, server, served, posts, dir };
         main(&world).await;
         // No channel is left.
         until(|| world.server.count() == 0).await;
@@ -66,7 +66,7 @@ async fn until(mut is_so: impl FnMut() -> bool) {
     .await;
 }
 
-impl World {
+impl ShmFixture {
     async fn root_as(&self, aname: &str) -> File {
         self.root_of(self.server.clone(), aname).await
     }
@@ -361,7 +361,7 @@ fn a_guest_that_answers_is_dialled_by_its_name() {
 }
 
 /// Joins a guest that serves a tree of its own.
-async fn serve_at(world: &World, name: &str, server: Option<Arc<dyn FileServer>>) {
+async fn serve_at(world: &ShmFixture, name: &str, server: Option<Arc<dyn FileServer>>) {
     let server = server.unwrap_or_else(|| Arc::new(Ram::new(16 << 20)));
     let channel = world.join(name).await;
     let gate = Gate { anonymous: nine_io::server::Anonymous::Trusted, ..Gate::default() };

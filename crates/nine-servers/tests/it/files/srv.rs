@@ -17,12 +17,12 @@ const WRITE: OpenFlags = OpenFlags::WRITE;
 
 /// Posts with an owner that attaches as `owner`. A text that starts with `tcp!` is an address; the part before an `@`
 /// is secret.
-struct World {
+struct SrvFixture {
     env: Real,
     posts: Arc<Posts>,
 }
 
-fn world(main: impl AsyncFn(&World, Dialect)) {
+fn world(main: impl AsyncFn(&SrvFixture, Dialect)) {
     for dialect in ALL {
         nine_net::rt::block_on(async |env| {
             let clock: Arc<dyn Clock> = env.clock();
@@ -31,13 +31,13 @@ fn world(main: impl AsyncFn(&World, Dialect)) {
                 None => Err(format!("`{text}` is no address")),
             };
             let posts = Posts::new(clock, |_, aname| aname == b"owner", judge);
-            main(&World { env, posts: Arc::new(posts) }, dialect).await;
+            main(&SrvFixture { env, posts: Arc::new(posts) }, dialect).await;
         })
         .expect("a runtime");
     }
 }
 
-impl World {
+impl SrvFixture {
     async fn root(&self, dialect: Dialect, aname: &str) -> File {
         let server: Arc<dyn FileServer> = self.posts.clone();
         connect(&self.env, server, dialect).await.attach("", 7, aname).await.expect("attached")

@@ -228,7 +228,7 @@ fn modules_are_pushed_by_ctl() {
         let (_served, serving, connect) = announced(&root).await;
         let call = called(&root, &serving, &connect).await;
         let (a, b) = call.data().await;
-        let Called { ctl, dir, taken, .. } = call;
+        let AcceptedCall { ctl, dir, taken, .. } = call;
         for end in [&ctl, &taken] {
             say(end, "push zstd 3").await.unwrap();
         }
@@ -441,7 +441,7 @@ fn the_address_of_this_end_can_be_chosen_by_who_may_be_called_there() {
 
 #[test]
 fn an_address_that_is_silent_leaves_the_others_their_time() {
-    let clock = Ahead::new();
+    let clock = SteppedClockState::new();
     timed(10, Policy::loopback(), Some(clock.clone()), async |world| {
         let root = world.root().await;
         let (ctl, dir) = made(&root, "held").await;

@@ -103,7 +103,7 @@ fn is_there(far: &mut Pipe) -> bool {
 
 #[test]
 fn closed_conversations_that_wait_are_counted_for_their_owner_and_given_up_in_the_end() {
-    let clock = Ahead::new();
+    let clock = SteppedClockState::new();
     timed(2000, Policy::loopback(), Some(clock.clone()), async |world| {
         let client = world.client(Dialect::L).await;
         let (mine, yours) =

@@ -31,23 +31,28 @@ use crate::files::world::{ALL, connect, errno, list};
 const RDWR: OpenFlags = OpenFlags::RDWR;
 const READ: OpenFlags = OpenFlags::READ;
 
-struct World {
+struct NetFixture {
     env: Real,
     server: Arc<Net>,
-    held: Arc<Held>,
+    held: Arc<PipeNetwork>,
 }
 
-fn world(main: impl AsyncFnOnce(&World)) {
+fn world(main: impl AsyncFnOnce(&NetFixture)) {
     limited(1000, Policy::loopback(), main);
 }
 
-fn limited(most: usize, policy: Policy, main: impl AsyncFnOnce(&World)) {
+fn limited(most: usize, policy: Policy, main: impl AsyncFnOnce(&NetFixture)) {
     timed(most, policy, None, main);
 }
 
-fn timed(most: usize, policy: Policy, clock: Option<Arc<Ahead>>, main: impl AsyncFnOnce(&World)) {
+fn timed(
+    most: usize,
+    policy: Policy,
+    clock: Option<Arc<SteppedClockState>>,
+    main: impl AsyncFnOnce(&NetFixture),
+) {
     nine_net::rt::block_on(async |env| {
-        let held = Arc::<Held>::default();
+        let held = Arc::<PipeNetwork>::default();
         let networks: Vec<Arc<dyn Network>> = vec![
             Arc::new(Tcp),
             Arc::new(Datagrams::udp(env.clock())),
@@ -55,7 +60,7 @@ fn timed(most: usize, policy: Policy, clock: Option<Arc<Ahead>>, main: impl Asyn
             Arc::new(Unix),
             held.clone(),
         ];
-        let clock = clock.map_or_else(|| env.clock(), |ahead| Arc::new(Clocked(ahead)));
+        let clock = clock.map_or_else(|| env.clock(), |ahead| Arc::new(SteppedClock(ahead)));
         let (server, driver) = Net::new(networks, policy, nine_net::modules::modules(), clock, most);
         let ended = Arc::new(AtomicUsize::new(0));
         let counted = ended.clone();
@@ -63,7 +68,7 @@ fn timed(most: usize, policy: Policy, clock: Option<Arc<Ahead>>, main: impl Asyn
             driver.await;
             counted.fetch_add(1, Ordering::Relaxed);
         }));
-        let world = World { env, server: Arc::new(server), held };
+        let world = NetFixture { env, server: Arc::new(server), held };
         main(&world).await;
         let root = world.root().await;
         for network in ["tcp", "udp", "il", "unix", "held"] {
@@ -77,7 +82,7 @@ fn timed(most: usize, policy: Policy, clock: Option<Arc<Ahead>>, main: impl Asyn
     .expect("a runtime");
 }
 
-impl World {
+impl NetFixture {
     async fn root(&self) -> File {
         self.root_in(Dialect::L).await
     }
@@ -93,9 +98,9 @@ impl World {
 }
 
 /// A clock that stands still unless the test advances it.
-struct Ahead(Mutex<(Duration, Vec<Waker>)>);
+struct SteppedClockState(Mutex<(Duration, Vec<Waker>)>);
 
-impl Ahead {
+impl SteppedClockState {
     fn new() -> Arc<Self> {
         Arc::new(Self(Mutex::new((Duration::from_secs(1000), Vec::new()))))
     }
@@ -110,9 +115,9 @@ impl Ahead {
 }
 
 /// The clock for sleepers.
-struct Clocked(Arc<Ahead>);
+struct SteppedClock(Arc<SteppedClockState>);
 
-impl Clock for Clocked {
+impl Clock for SteppedClock {
     fn now(&self) -> Duration {
         self.0.0.lock().unwrap().0
     }
@@ -140,7 +145,7 @@ impl Clock for Clocked {
 
 /// A network with calls controlled by the test. A call is the end of a pipe, named by its number.
 #[derive(Default)]
-struct Held {
+struct PipeNetwork {
     dialled: AtomicUsize,
     announced: AtomicUsize,
     dropped: Arc<AtomicUsize>,
@@ -150,7 +155,7 @@ struct Held {
     calls: Arc<Mutex<Vec<Pipe>>>,
 }
 
-impl Network for Held {
+impl Network for PipeNetwork {
     fn name(&self) -> &'static str {
         "held"
     }
@@ -172,7 +177,7 @@ impl Network for Held {
     /// Port 1 answers, 2 never does, 9 refuses, 23 and 24 fail with the kernel's errors of these numbers.
     fn dial(&self, to: Place, _: Option<Place>) -> Later<io::Result<Call>> {
         self.dialled.fetch_add(1, Ordering::Relaxed);
-        let (others, going) = (self.others.clone(), Going(self.dropped.clone()));
+        let (others, going) = (self.others.clone(), DropCounter(self.dropped.clone()));
         Box::pin(async move {
             let _going = going;
             match to {
@@ -201,7 +206,7 @@ impl Network for Held {
             }
             _ => "here!7".into(),
         };
-        Box::pin(ready(Ok(Box::new(Calls { calls: self.calls.clone(), local }) as _)))
+        Box::pin(ready(Ok(Box::new(PipeListener { calls: self.calls.clone(), local }) as _)))
     }
 }
 
@@ -211,20 +216,20 @@ fn short(at: SocketAddr) -> io::Error {
     io::Error::from_raw_os_error(at.port().into())
 }
 
-struct Going(Arc<AtomicUsize>);
+struct DropCounter(Arc<AtomicUsize>);
 
-impl Drop for Going {
+impl Drop for DropCounter {
     fn drop(&mut self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-struct Calls {
+struct PipeListener {
     calls: Arc<Mutex<Vec<Pipe>>>,
     local: String,
 }
 
-impl Announced for Calls {
+impl Announced for PipeListener {
     fn local(&self) -> String {
         self.local.clone()
     }
@@ -241,9 +246,9 @@ impl Announced for Calls {
 }
 
 /// An end of a pipe as a call.
-struct Held1(Pipe);
+struct PipeCall(Pipe);
 
-impl Transport for Held1 {
+impl Transport for PipeCall {
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         self.0.poll_read(cx, buf)
     }
@@ -261,7 +266,7 @@ impl Transport for Held1 {
     }
 }
 
-impl Wire for Held1 {
+impl Wire for PipeCall {
     fn set(&mut self, _: Setting) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -273,7 +278,7 @@ fn two() -> (Pipe, Pipe) {
 }
 
 fn call(near: Pipe) -> Call {
-    Call { end: End::Bytes(Box::new(Held1(near))), local: "here!1".into(), remote: "there!2".into() }
+    Call { end: End::Bytes(Box::new(PipeCall(near))), local: "here!1".into(), remote: "there!2".into() }
 }
 
 async fn until(mut is_so: impl FnMut() -> bool) {
@@ -322,7 +327,7 @@ async fn announced(root: &File) -> (File, File, String) {
 }
 
 /// An accepted call: the ctl and the directory of both conversations.
-struct Called {
+struct AcceptedCall {
     ctl: File,
     dir: File,
     taken: File,
@@ -330,19 +335,19 @@ struct Called {
 }
 
 /// Calls an [`announced`] address by TCP.
-async fn called(root: &File, serving: &File, connect: &str) -> Called {
+async fn called(root: &File, serving: &File, connect: &str) -> AcceptedCall {
     called_by(root, serving, "tcp", connect).await
 }
 
-async fn called_by(root: &File, serving: &File, network: &str, connect: &str) -> Called {
+async fn called_by(root: &File, serving: &File, network: &str, connect: &str) -> AcceptedCall {
     let (ctl, dir) = made(root, network).await;
     say(&ctl, connect).await.unwrap();
     let taken = serving.open("listen", RDWR).await.unwrap();
     let other = root.walk(format!("{network}/{}", text(&taken).await).as_str()).await.unwrap();
-    Called { ctl, dir, taken, other }
+    AcceptedCall { ctl, dir, taken, other }
 }
 
-impl Called {
+impl AcceptedCall {
     /// Opens `data` of both ends.
     async fn data(&self) -> (File, File) {
         (self.dir.open("data", RDWR).await.unwrap(), self.other.open("data", RDWR).await.unwrap())
@@ -351,7 +356,7 @@ impl Called {
 
 /// Polls a request until it has arrived, and flushes it.
 async fn flushed<T>(
-    world: &World,
+    world: &NetFixture,
     arrived: impl Fn() -> bool,
     request: impl Future<Output = Result<T>>,
 ) -> Errno {
