@@ -128,8 +128,8 @@ fn best(
 /// Returns the nanoseconds of one round trip of two words in two lines, in the best thousandth of the rounds.
 fn ping(rounds: u32) -> f64 {
     #[repr(align(128))]
-    struct Line(AtomicU32);
-    let (there, back) = (Line(AtomicU32::new(0)), Line(AtomicU32::new(0)));
+    struct SharedLine(AtomicU32);
+    let (there, back) = (SharedLine(AtomicU32::new(0)), SharedLine(AtomicU32::new(0)));
     let each = rounds / 1000 + 1;
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -9,10 +9,10 @@ use nine_proto::{Base, Dialect, Dirent, Entries, Errno, Error, Fid, GetMask, NOF
 use nine_proto::{OpenFlags, Qid, Result, Stat, Tag, Time, frame, mode};
 use nine_ring::{Arena, Bad, Layout, Memory, Place};
 
-use crate::conn::Conn;
-use crate::flush::{Come, UnderWay, late};
-use crate::line::{Line, Wait, Waiting};
-use crate::lot::{Lot, Number};
+use crate::conn::MessageChannel;
+use crate::flush::{InFlightRequests, RequestOutcome, late};
+use crate::line::{Line, Wait, WaitingLine};
+use crate::lot::{NumberAllocator, OwnedNumber};
 
 /// The options of a client.
 #[derive(Clone, Copy, Debug)]
@@ -41,16 +41,16 @@ impl Default for Options {
 /// Concurrency: one thread uses it, with one request in flight; a large read or write has several. An error of a file
 /// leaves the client usable. After an error of the channel every call fails ([`Client::is_alive`]).
 pub struct Client<L: Line> {
-    pub(crate) conn: Conn<L>,
+    pub(crate) conn: MessageChannel<L>,
     options: Options,
     dialect: Dialect,
     /// At most 4,096; then `EMFILE`.
-    fids: Lot,
+    fids: NumberAllocator,
     pub(crate) arena: Arena,
     /// Parts of the arena lent to buffers, by their numbers: at most 4,096, then `ENOBUFS`.
     pub(crate) lent: Vec<Place>,
-    pub(crate) buffers: Lot,
-    pub(crate) under_way: UnderWay,
+    pub(crate) buffers: NumberAllocator,
+    pub(crate) under_way: InFlightRequests,
     /// The message being sent.
     pub(crate) out: Vec<u8>,
 }
@@ -58,7 +58,7 @@ pub struct Client<L: Line> {
 /// A file of the host, with its fid. After it is dropped, the fid is clunked with the next walk or attach.
 #[derive(Debug)]
 pub struct File {
-    fid: Number,
+    fid: OwnedNumber,
     qid: Qid,
     iounit: u32,
     /// Writes append to the file, so their order matters.
@@ -81,24 +81,24 @@ pub struct Metadata {
 }
 
 /// Bytes of a directory requested at a time.
-const DIR: usize = 64 << 10;
+const DIR_READ_LEN: usize = 64 << 10;
 /// The maximum number of `.` and `..` entries; more than any union has.
-const DOTS: usize = 1 << 12;
+const DOT_ENTRIES_MAX: usize = 1 << 12;
 
 impl<L: Line> Client<L> {
     /// Joins the channel at the start of the memory, waits until the host serves it, and negotiates the version.
     /// `EINVAL`: it is not a channel on which the guest requests files.
     pub fn join(memory: Memory, line: L, options: Options) -> Result<Self> {
-        let conn = Conn::join(memory, Waiting::new(line, options.wait, options.patience))?;
+        let conn = MessageChannel::join(memory, WaitingLine::new(line, options.wait, options.patience))?;
         let mut client = Self {
             arena: Arena::new(conn.end().layout().pages),
             conn,
             options,
             dialect: options.dialect,
-            fids: Lot::new(),
+            fids: NumberAllocator::new(),
             lent: Vec::new(),
-            buffers: Lot::new(),
-            under_way: UnderWay::default(),
+            buffers: NumberAllocator::new(),
+            under_way: InFlightRequests::default(),
             out: Vec::new(),
         };
         client.version()?;
@@ -116,11 +116,12 @@ impl<L: Line> Client<L> {
     /// (`ESTALE`). Buffers stay valid if the channel's layout is the same.
     pub fn reconnect(&mut self) -> Result<()> {
         let before = *self.conn.end().layout();
-        (self.fids, self.under_way) = (Lot::new(), UnderWay::default());
+        (self.fids, self.under_way) = (NumberAllocator::new(), InFlightRequests::default());
         self.conn.rejoin()?;
         let now = *self.conn.end().layout();
         if now != before {
-            (self.arena, self.buffers, self.lent) = (Arena::new(now.pages), Lot::new(), Vec::new());
+            (self.arena, self.buffers, self.lent) =
+                (Arena::new(now.pages), NumberAllocator::new(), Vec::new());
         }
         self.version()
     }
@@ -366,7 +367,7 @@ impl<L: Line> Client<L> {
     /// Calls `each` for each entry of an open directory, until it returns `false`. The directory may change
     /// meanwhile.
     pub fn read_dir(&mut self, dir: &File, mut each: impl FnMut(&Dirent<'_>) -> bool) -> Result<()> {
-        let mut data = alloc::vec![0; DIR.min(self.unit(dir))];
+        let mut data = alloc::vec![0; DIR_READ_LEN.min(self.unit(dir))];
         let (mut offset, mut dots) = (0, 0);
         loop {
             let len = self.read_entries(dir, offset, &mut data)?;
@@ -386,7 +387,7 @@ impl<L: Line> Client<L> {
             if !self.dialect.is_l() {
                 offset = before + len as u64;
             }
-            if offset == before || dots > DOTS {
+            if offset == before || dots > DOT_ENTRIES_MAX {
                 return Err(self.conn.broken("Treaddir"));
             }
         }
@@ -426,7 +427,7 @@ impl<L: Line> Client<L> {
     }
 
     /// Returns a free fid, after dropped ones were clunked.
-    fn fid(&mut self) -> Result<Number> {
+    fn fid(&mut self) -> Result<OwnedNumber> {
         while let Some(fid) = self.fids.dropped() {
             match self.asked(&Tmsg::Clunk { fid: Fid(fid) }, |_| Some(())) {
                 // It is tried again with the next one.
@@ -442,7 +443,7 @@ impl<L: Line> Client<L> {
         self.fids.take().ok_or_else(|| Errno::EMFILE.into())
     }
 
-    fn made(&mut self, fid: Number, qid: Result<Qid>) -> Result<File> {
+    fn made(&mut self, fid: OwnedNumber, qid: Result<Qid>) -> Result<File> {
         match qid {
             Ok(qid) => Ok(File { fid, qid, iounit: 0, appends: false }),
             Err(error) => {
@@ -453,7 +454,7 @@ impl<L: Line> Client<L> {
     }
 
     /// Frees a fid that the host does not know any more, or never knew.
-    fn forget(&mut self, fid: Number) {
+    fn forget(&mut self, fid: OwnedNumber) {
         self.fids.forget(fid);
     }
 
@@ -478,7 +479,7 @@ impl<L: Line> Client<L> {
         }
         self.conn.send_long(&self.out)?;
         self.under_way.insert(tag.0);
-        let Come::Answer(answer) = self.answer()? else { return Ok(None) };
+        let RequestOutcome::Answer(answer) = self.answer()? else { return Ok(None) };
         let read = match Rmsg::decode(self.conn.bytes(&answer), self.dialect) {
             Ok((theirs, message)) if theirs == tag && answer.data.is_none() => match error_of(&message) {
                 Some(error) => Some(Err(error)),

@@ -13,15 +13,15 @@ use nine_proto::msg::Rmsg;
 use nine_proto::{Dialect, Errno, Error, Result};
 use nine_ring::{End, Fault, Guest, Kind, Life, MOST, Memory, Note, Piece, Place};
 
-use crate::line::{Line, Missed, Waiting};
+use crate::line::{Line, WaitFailure, WaitingLine};
 
 /// The number of bytes of an Rread or Rreaddir before its data.
 pub(crate) const DATA_AT: usize = HEADER + 4;
 
 /// One end of a channel, for messages.
-pub(crate) struct Conn<L> {
+pub(crate) struct MessageChannel<L> {
     end: End,
-    pub(crate) waiting: Waiting<L>,
+    pub(crate) waiting: WaitingLine<L>,
     /// The largest message, in bytes.
     pub(crate) msize: u32,
     /// The last received piece.
@@ -35,7 +35,7 @@ pub(crate) struct Conn<L> {
 }
 
 /// A received message.
-pub(crate) struct Answer {
+pub(crate) struct ReceivedMessage {
     pub(crate) tag: u16,
     pub(crate) ty: u8,
     /// The place of its data, if that is in the arena.
@@ -46,9 +46,9 @@ pub(crate) struct Answer {
     is_piece: bool,
 }
 
-impl<L: Line> Conn<L> {
+impl<L: Line> MessageChannel<L> {
     /// Joins the channel in this memory, and waits until the host serves it.
-    pub(crate) fn join(memory: Memory, mut waiting: Waiting<L>) -> Result<Self> {
+    pub(crate) fn join(memory: Memory, mut waiting: WaitingLine<L>) -> Result<Self> {
         let end = knock(memory, &mut waiting)?;
         let piece = Box::new([0; MOST]);
         Ok(Self { end, waiting, msize: MSIZE_MIN, piece, inbox: Vec::new(), told: 0, ended: None })
@@ -140,7 +140,7 @@ impl<L: Line> Conn<L> {
 
     /// Waits for the next message. `None` at the timeout; the message may still arrive later.
     #[inline]
-    pub(crate) fn answer(&mut self) -> Result<Option<Answer>> {
+    pub(crate) fn answer(&mut self) -> Result<Option<ReceivedMessage>> {
         let mut since = None;
         loop {
             if self.told < self.inbox.len()
@@ -153,7 +153,7 @@ impl<L: Line> Conn<L> {
             let size = self.piece.first_chunk().map_or(0, |size| u32::from_le_bytes(*size) as usize);
             match note {
                 Note::None if is_next && len == size && len >= HEADER && len <= self.msize as usize => {
-                    return Ok(Some(Answer::new(&self.piece[..len], None, true)));
+                    return Ok(Some(ReceivedMessage::new(&self.piece[..len], None, true)));
                 }
                 Note::None => self.keep(len),
                 // The arena holds as many bytes as the count field says.
@@ -163,7 +163,7 @@ impl<L: Line> Conn<L> {
                         && size == len + place.count as usize
                         && self.piece[HEADER..len] == place.count.to_le_bytes() =>
                 {
-                    return Ok(Some(Answer::new(&self.piece[..len], Some(place), true)));
+                    return Ok(Some(ReceivedMessage::new(&self.piece[..len], Some(place), true)));
                 }
                 Note::Data(_) | Note::Room(_) => return Err(self.broken("a request")),
             }
@@ -173,7 +173,7 @@ impl<L: Line> Conn<L> {
     /// Returns the part of an answer that came through the ring, at least its head. Valid until the next call of
     /// `answer`.
     #[inline]
-    pub(crate) fn bytes(&self, answer: &Answer) -> &[u8] {
+    pub(crate) fn bytes(&self, answer: &ReceivedMessage) -> &[u8] {
         if answer.is_piece {
             &self.piece[..answer.len]
         } else {
@@ -182,17 +182,17 @@ impl<L: Line> Conn<L> {
     }
 
     /// Returns whether it is this message. For messages without fields.
-    pub(crate) fn is(&self, answer: &Answer, message: &Rmsg<'_>) -> bool {
+    pub(crate) fn is(&self, answer: &ReceivedMessage, message: &Rmsg<'_>) -> bool {
         let said = Rmsg::decode(self.bytes(answer), Dialect::L);
         answer.data.is_none() && said.is_ok_and(|(_, said)| said.number() == message.number())
     }
 
     /// Returns the first message of the inbox, if it is complete.
-    fn whole(&mut self) -> Result<Option<Answer>> {
+    fn whole(&mut self) -> Result<Option<ReceivedMessage>> {
         let rest = &self.inbox[self.told..];
         match frame::split(rest, self.msize) {
             Ok(frame::Split::Whole(size)) => {
-                let answer = Answer::new(&rest[..size], None, false);
+                let answer = ReceivedMessage::new(&rest[..size], None, false);
                 self.told += size;
                 Ok(Some(answer))
             }
@@ -249,9 +249,9 @@ impl<L: Line> Conn<L> {
         let asleep = |end: &End, asleep| if asleep { end.may_sleep() } else { end.is_awake() };
         let failed = match self.waiting.until(&mut self.end, since, look, asleep) {
             Ok(Ok(())) => return Ok(true),
-            Err(Missed::Late) => return Ok(false),
+            Err(WaitFailure::Late) => return Ok(false),
             Ok(Err(error)) => error,
-            Err(Missed::Gone) => gone(),
+            Err(WaitFailure::Gone) => gone(),
         };
         Err(self.fail(failed))
     }
@@ -270,7 +270,7 @@ impl<L: Line> Conn<L> {
 }
 
 /// Joins a channel, and checks that it is one of files.
-fn knock<L: Line>(memory: Memory, waiting: &mut Waiting<L>) -> Result<End> {
+fn knock<L: Line>(memory: Memory, waiting: &mut WaitingLine<L>) -> Result<End> {
     let no = |errno, why: &dyn core::fmt::Display| Error::new(errno, alloc::format!("{why}"));
     let mut guest = Guest::join(memory).map_err(|bad| no(Errno::ENOTCONN, &bad))?;
     if guest.must_ring() {
@@ -279,8 +279,8 @@ fn knock<L: Line>(memory: Memory, waiting: &mut Waiting<L>) -> Result<End> {
     let asleep = |guest: &Guest, asleep| if asleep { guest.may_sleep() } else { guest.is_awake() };
     let end = waiting.until(&mut guest, &mut None, |guest| guest.served(), asleep);
     let end = end.map_err(|missed| match missed {
-        Missed::Gone => gone(),
-        Missed::Late => no(Errno::ETIMEDOUT, &"the host serves nobody who joins its channel"),
+        WaitFailure::Gone => gone(),
+        WaitFailure::Late => no(Errno::ETIMEDOUT, &"the host serves nobody who joins its channel"),
     })?;
     match end.layout().kind {
         Kind::GuestAsks => Ok(end),
@@ -288,7 +288,7 @@ fn knock<L: Line>(memory: Memory, waiting: &mut Waiting<L>) -> Result<End> {
     }
 }
 
-impl Answer {
+impl ReceivedMessage {
     /// `bytes` must contain a whole header.
     fn new(bytes: &[u8], data: Option<Place>, is_piece: bool) -> Self {
         Self { tag: frame::tag_of(bytes).0, ty: frame::type_of(bytes), data, len: bytes.len(), is_piece }

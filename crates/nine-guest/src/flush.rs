@@ -12,22 +12,22 @@ use nine_proto::msg::{Rmsg, Tmsg};
 use nine_proto::{Errno, Error, NOTAG, Result, Tag};
 
 use crate::client::Client;
-use crate::conn::Answer;
+use crate::conn::ReceivedMessage;
 use crate::line::Line;
 
 /// The number of tags, and so of in-flight requests. As many further tags are used for their flushes.
-pub(crate) const TAGS: u16 = 32;
+pub(crate) const TAGS_MAX: u16 = 32;
 
 /// The end of a request.
-pub(crate) enum Come {
-    Answer(Answer),
+pub(crate) enum RequestOutcome {
+    Answer(ReceivedMessage),
     /// The request of this tag was flushed; it counts as never sent.
     Flushed(u16),
 }
 
 /// In-flight requests, by their tags.
 #[derive(Default)]
-pub(crate) struct UnderWay {
+pub(crate) struct InFlightRequests {
     /// The last tag used.
     tag: u16,
     /// Bits: neither answered nor flushed.
@@ -36,11 +36,11 @@ pub(crate) struct UnderWay {
     flushed: u32,
 }
 
-impl UnderWay {
+impl InFlightRequests {
     /// Records that a request was sent.
     #[inline]
     pub(crate) fn insert(&mut self, tag: u16) {
-        if tag < TAGS {
+        if tag < TAGS_MAX {
             self.asked |= 1 << tag;
         }
     }
@@ -52,7 +52,7 @@ impl UnderWay {
     }
 
     fn tags(&self) -> Vec<u16> {
-        (0..TAGS).filter(|tag| self.asked & 1 << tag != 0).collect()
+        (0..TAGS_MAX).filter(|tag| self.asked & 1 << tag != 0).collect()
     }
 }
 
@@ -64,13 +64,13 @@ impl<L: Line> Client<L> {
         while self.under_way.is_flushing() {
             self.next()?;
         }
-        self.under_way.tag = (self.under_way.tag + 1) % TAGS;
+        self.under_way.tag = (self.under_way.tag + 1) % TAGS_MAX;
         Ok(self.under_way.tag)
     }
 
     /// Waits for the end of an in-flight request, or of a Tversion. There must be one.
     #[inline]
-    pub(crate) fn answer(&mut self) -> Result<Come> {
+    pub(crate) fn answer(&mut self) -> Result<RequestOutcome> {
         loop {
             if let Some(come) = self.next()? {
                 return Ok(come);
@@ -80,22 +80,22 @@ impl<L: Line> Client<L> {
 
     /// The same. `None`: progress was made, but no request has ended.
     #[inline]
-    fn next(&mut self) -> Result<Option<Come>> {
+    fn next(&mut self) -> Result<Option<RequestOutcome>> {
         let Some(answer) = self.conn.answer()? else { return self.flush().map(|()| None) };
-        let UnderWay { asked, flushed, .. } = &mut self.under_way;
-        let bit = 1 << (answer.tag % TAGS);
-        match answer.tag / TAGS {
+        let InFlightRequests { asked, flushed, .. } = &mut self.under_way;
+        let bit = 1 << (answer.tag % TAGS_MAX);
+        match answer.tag / TAGS_MAX {
             0 if *asked & bit != 0 => {
                 *asked &= !bit;
-                Ok(Some(Come::Answer(answer)))
+                Ok(Some(RequestOutcome::Answer(answer)))
             }
             1 if *flushed & bit != 0 && self.conn.is(&answer, &Rmsg::Flush {}) => {
                 *flushed &= !bit;
                 let is_given_up = *asked & bit != 0;
                 *asked &= !bit;
-                Ok(is_given_up.then_some(Come::Flushed(answer.tag % TAGS)))
+                Ok(is_given_up.then_some(RequestOutcome::Flushed(answer.tag % TAGS_MAX)))
             }
-            _ if answer.tag == NOTAG.0 && *asked | *flushed == 0 => Ok(Some(Come::Answer(answer))),
+            _ if answer.tag == NOTAG.0 && *asked | *flushed == 0 => Ok(Some(RequestOutcome::Answer(answer))),
             _ => Err(self.conn.broken("nothing")),
         }
     }
@@ -110,7 +110,7 @@ impl<L: Line> Client<L> {
         }
         for tag in tags {
             self.out.clear();
-            Tmsg::Flush { oldtag: Tag(tag) }.encode(Tag(TAGS + tag), self.dialect(), &mut self.out);
+            Tmsg::Flush { oldtag: Tag(tag) }.encode(Tag(TAGS_MAX + tag), self.dialect(), &mut self.out);
             self.conn.send_long(&self.out)?;
         }
         self.under_way.flushed = self.under_way.asked;

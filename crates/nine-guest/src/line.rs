@@ -47,7 +47,7 @@ pub enum Wait {
 }
 
 /// A line and its way of waiting.
-pub(crate) struct Waiting<L> {
+pub(crate) struct WaitingLine<L> {
     pub(crate) line: L,
     how: Wait,
     /// The timeout; `None`: none.
@@ -57,7 +57,7 @@ pub(crate) struct Waiting<L> {
 }
 
 /// The reason why a wait has ended without result.
-pub(crate) enum Missed {
+pub(crate) enum WaitFailure {
     /// The other side has gone.
     Gone,
     /// The timeout has passed.
@@ -65,11 +65,11 @@ pub(crate) enum Missed {
 }
 
 /// The number of polls between two checks whether the other side has gone. Each check is a system call.
-const GLANCES: u32 = 4096;
+const GONE_CHECK_POLLS: u32 = 4096;
 /// The maximum number of waits without polling, after polling was in vain.
 const BLIND_MAX: u32 = 256;
 
-impl<L: Line> Waiting<L> {
+impl<L: Line> WaitingLine<L> {
     pub(crate) fn new(line: L, how: Wait, patience: Option<Duration>) -> Self {
         Self { line, how, patience, blind: (0, 0) }
     }
@@ -82,7 +82,7 @@ impl<L: Line> Waiting<L> {
         since: &mut Option<Duration>,
         mut there: impl FnMut(&mut E) -> Option<T>,
         may_sleep: impl Fn(&E, bool),
-    ) -> Result<T, Missed> {
+    ) -> Result<T, WaitFailure> {
         if let Some(it) = self.look(end, since, &mut there) {
             return it;
         }
@@ -97,10 +97,10 @@ impl<L: Line> Waiting<L> {
                 return Ok(it);
             }
             if !is_here {
-                return Err(Missed::Gone);
+                return Err(WaitFailure::Gone);
             }
             if late.is_some_and(|at| self.line.now() >= at) {
-                return Err(Missed::Late);
+                return Err(WaitFailure::Late);
             }
         }
     }
@@ -117,7 +117,7 @@ impl<L: Line> Waiting<L> {
         end: &mut E,
         since: &mut Option<Duration>,
         there: &mut impl FnMut(&mut E) -> Option<T>,
-    ) -> Option<Result<T, Missed>> {
+    ) -> Option<Result<T, WaitFailure>> {
         let looks = match self.how {
             Wait::Poll => u32::MAX,
             Wait::Interrupt => 0,
@@ -134,12 +134,12 @@ impl<L: Line> Waiting<L> {
                 return Some(Ok(it));
             }
             n += 1;
-            if n == GLANCES && self.line.is_gone() {
-                return Some(there(end).ok_or(Missed::Gone));
+            if n == GONE_CHECK_POLLS && self.line.is_gone() {
+                return Some(there(end).ok_or(WaitFailure::Gone));
             }
-            if n == GLANCES && self.how == Wait::Poll {
+            if n == GONE_CHECK_POLLS && self.how == Wait::Poll {
                 if self.late(since).is_some_and(|at| self.line.now() >= at) {
-                    return Some(there(end).ok_or(Missed::Late));
+                    return Some(there(end).ok_or(WaitFailure::Late));
                 }
                 n = 0;
             }

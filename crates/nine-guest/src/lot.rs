@@ -7,41 +7,41 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU32};
 
 /// The number of numbers.
-pub(crate) const MOST: u32 = 4096;
+pub(crate) const NUMBERS_MAX: u32 = 4096;
 
 /// The dropped numbers.
 #[derive(Debug)]
-struct Dropped {
-    bits: [AtomicU32; MOST as usize / 32],
+struct DroppedNumbers {
+    bits: [AtomicU32; NUMBERS_MAX as usize / 32],
     any: AtomicBool,
 }
 
 /// A number; its owner may drop it on any thread.
 #[derive(Debug)]
-pub(crate) struct Number {
+pub(crate) struct OwnedNumber {
     number: u32,
     /// Its drop is not recorded.
     is_told: bool,
-    dropped: Arc<Dropped>,
+    dropped: Arc<DroppedNumbers>,
 }
 
 /// The allocator of numbers.
 #[derive(Debug)]
-pub(crate) struct Lot {
-    dropped: Arc<Dropped>,
+pub(crate) struct NumberAllocator {
+    dropped: Arc<DroppedNumbers>,
     /// Free numbers below `next`.
     free: Vec<u32>,
     next: u32,
 }
 
-impl Number {
+impl OwnedNumber {
     #[inline]
     pub(crate) fn get(&self) -> u32 {
         self.number
     }
 }
 
-impl Drop for Number {
+impl Drop for OwnedNumber {
     fn drop(&mut self) {
         if self.is_told {
             return;
@@ -52,25 +52,25 @@ impl Drop for Number {
     }
 }
 
-impl Lot {
+impl NumberAllocator {
     pub(crate) fn new() -> Self {
-        let bits = [const { AtomicU32::new(0) }; MOST as usize / 32];
-        let dropped = Arc::new(Dropped { bits, any: AtomicBool::new(false) });
+        let bits = [const { AtomicU32::new(0) }; NUMBERS_MAX as usize / 32];
+        let dropped = Arc::new(DroppedNumbers { bits, any: AtomicBool::new(false) });
         Self { dropped, free: Vec::new(), next: 0 }
     }
 
     /// Takes a free number. `None`: all are in use.
-    pub(crate) fn take(&mut self) -> Option<Number> {
+    pub(crate) fn take(&mut self) -> Option<OwnedNumber> {
         let number = self.free.pop().or_else(|| {
             let number = self.next;
-            (number < MOST).then(|| self.next += 1)?;
+            (number < NUMBERS_MAX).then(|| self.next += 1)?;
             Some(number)
         })?;
-        Some(Number { number, is_told: false, dropped: self.dropped.clone() })
+        Some(OwnedNumber { number, is_told: false, dropped: self.dropped.clone() })
     }
 
     /// Frees a number directly.
-    pub(crate) fn forget(&mut self, number: Number) {
+    pub(crate) fn forget(&mut self, number: OwnedNumber) {
         self.free.push(number.number);
         let mut number = number;
         number.is_told = true;
@@ -83,7 +83,7 @@ impl Lot {
 
     /// Makes `dropped` return a number again.
     pub(crate) fn drop_again(&mut self, number: u32) {
-        drop(Number { number, is_told: false, dropped: self.dropped.clone() });
+        drop(OwnedNumber { number, is_told: false, dropped: self.dropped.clone() });
     }
 
     /// Returns a number that was dropped. Each is returned once.
@@ -106,7 +106,7 @@ impl Lot {
 
     /// Returns whether this number is of this allocator.
     #[inline]
-    pub(crate) fn has(&self, number: &Number) -> bool {
+    pub(crate) fn has(&self, number: &OwnedNumber) -> bool {
         Arc::ptr_eq(&self.dropped, &number.dropped)
     }
 }
@@ -117,9 +117,9 @@ mod tests {
 
     #[test]
     fn each_number_is_had_by_one_and_told_once_when_dropped() {
-        let mut lot = Lot::new();
+        let mut lot = NumberAllocator::new();
         let mut all: Vec<_> = core::iter::from_fn(|| lot.take()).collect();
-        assert_eq!(all.len(), MOST as usize);
+        assert_eq!(all.len(), NUMBERS_MAX as usize);
         assert!(all.iter().enumerate().all(|(n, number)| number.get() == n as u32));
         assert_eq!(lot.dropped(), None);
         drop((all.remove(4000), all.remove(63)));
@@ -127,6 +127,6 @@ mod tests {
         lot.give(63);
         assert_eq!((lot.take().unwrap().get(), lot.take().is_none()), (63, true));
         assert_eq!(lot.dropped(), Some(63));
-        assert!(lot.has(&all[0]) && !Lot::new().has(&all[0]));
+        assert!(lot.has(&all[0]) && !NumberAllocator::new().has(&all[0]));
     }
 }

@@ -15,7 +15,7 @@ use nine_proto::{Errno, Error, OpenFlags, Result};
 
 use crate::client::Client;
 use crate::line::Line;
-use crate::space::{How, Opened, Place, Shared, Space};
+use crate::space::{FileLocation, How, Opened, Shared, Space};
 use crate::words::words;
 
 /// A partition, as its main sees it.
@@ -33,7 +33,7 @@ pub struct Partition<L: Line> {
     /// The standard error, written line by line.
     pub stderr: Output<L>,
     last: Rc<Last<L>>,
-    clock: Source<L>,
+    clock: OwnFile<L>,
     /// The channels joined so far, by their names.
     joined: Vec<(String, Shared<L>)>,
     join: Box<Join<L>>,
@@ -62,7 +62,7 @@ pub struct Last<L: Line> {
 
 /// The input of a partition, in the pieces that arrive.
 pub struct Input<L: Line> {
-    file: Source<L>,
+    file: OwnFile<L>,
     /// Received input; the part before `at` has been returned.
     come: Vec<u8>,
     at: usize,
@@ -70,7 +70,7 @@ pub struct Input<L: Line> {
 
 /// The output of a partition. A message is written for complete lines, at 4 KiB, or at a flush.
 pub struct Output<L: Line> {
-    file: Source<L>,
+    file: OwnFile<L>,
     /// Buffered output.
     waits: Vec<u8>,
     /// The error of a write, which [`fmt::Error`] cannot carry.
@@ -78,8 +78,8 @@ pub struct Output<L: Line> {
 }
 
 /// A file of `self`, opened when it is needed.
-enum Source<L: Line> {
-    At(Place<L>, OpenFlags),
+enum OwnFile<L: Line> {
+    At(FileLocation<L>, OpenFlags),
     Open(Opened<L>),
 }
 
@@ -90,11 +90,11 @@ pub trait Outcome {
 }
 
 /// The maximum number of buffered bytes.
-const WAITS: usize = 4096;
+const BUFFERED_LEN_MAX: usize = 4096;
 /// More than the longest message to a partition's own files that does not use the arena, in bytes.
-const OUT: usize = 256;
+const OWN_MESSAGE_LEN_MAX: usize = 256;
 /// The maximum length of `argv`, of `env` and of an input line, in bytes.
-const TEXT: usize = 1 << 20;
+const TEXT_LEN_MAX: usize = 1 << 20;
 
 impl<L: Line + 'static> Partition<L> {
     /// Creates a partition. `own` serves its own files, `root` its name space. `join` joins further channels. `keep`
@@ -107,7 +107,7 @@ impl<L: Line + 'static> Partition<L> {
     ) -> Result<Self> {
         let mut own = own;
         // If memory runs out during a call, the panic must still be able to report the end.
-        own.out.reserve(OUT);
+        own.out.reserve(OWN_MESSAGE_LEN_MAX);
         let mut space = Space::new();
         let mut joined = Vec::new();
         for (name, at, client) in [("root", "/", root), ("self", OWN, Some(own))] {
@@ -121,14 +121,14 @@ impl<L: Line + 'static> Partition<L> {
         let last = Rc::new(Last { stderr: open("/self/stderr")?, exit: open("/self/exit")? });
         keep(last.clone());
         let text = |name: &str| {
-            let bytes = space.read(&[OWN, name].join("/"), TEXT)?;
+            let bytes = space.read(&[OWN, name].join("/"), TEXT_LEN_MAX)?;
             Ok::<_, Error>(words(&String::from_utf8_lossy(&bytes)))
         };
         let args = text("argv")?;
         let pair =
             |word: String| word.split_once('=').map(|(name, value)| (name.to_string(), value.to_string()));
         let env = text("env")?.into_iter().filter_map(pair).collect();
-        let at = |path, flags| Ok::<_, Error>(Source::At(space.place(path)?, flags));
+        let at = |path, flags| Ok::<_, Error>(OwnFile::At(space.place(path)?, flags));
         let (stdin, stdout) = (at("/self/stdin", OpenFlags::READ)?, at("/self/stdout", OpenFlags::WRITE)?);
         let (stderr, clock) = (at("/self/stderr", OpenFlags::WRITE)?, at("/self/clock", OpenFlags::READ)?);
         Ok(Self {
@@ -228,12 +228,12 @@ impl<L: Line> Input<L> {
                 return Ok(self.take(seen + end + 1));
             }
             seen = rest.len();
-            if seen > TEXT {
+            if seen > TEXT_LEN_MAX {
                 return Err(Errno::EFBIG.into());
             }
             self.come.drain(..self.at);
             self.at = 0;
-            self.come.resize(seen + WAITS, 0);
+            self.come.resize(seen + BUFFERED_LEN_MAX, 0);
             let came = self.file.open().and_then(|file| file.read(0, &mut self.come[seen..]));
             self.come.truncate(seen + *came.as_ref().unwrap_or(&0));
             if came? == 0 {
@@ -250,7 +250,7 @@ impl<L: Line> Input<L> {
 }
 
 impl<L: Line> Output<L> {
-    fn new(file: Source<L>) -> Self {
+    fn new(file: OwnFile<L>) -> Self {
         Self { file, waits: Vec::new(), failed: None }
     }
 
@@ -279,12 +279,12 @@ impl<L: Line> Output<L> {
     }
 
     fn add(&mut self, bytes: &[u8]) -> Result<()> {
-        if self.waits.len() + bytes.len() <= WAITS {
+        if self.waits.len() + bytes.len() <= BUFFERED_LEN_MAX {
             self.waits.extend_from_slice(bytes);
             return Ok(());
         }
         self.flush()?;
-        let whole = bytes.len() - bytes.len() % WAITS;
+        let whole = bytes.len() - bytes.len() % BUFFERED_LEN_MAX;
         if whole > 0 {
             self.file.open()?.write_all(0, &bytes[..whole])?;
         }
@@ -302,7 +302,7 @@ impl<L: Line> fmt::Write for Output<L> {
     }
 }
 
-impl<L: Line> Source<L> {
+impl<L: Line> OwnFile<L> {
     fn open(&mut self) -> Result<&Opened<L>> {
         if let Self::At(place, flags) = self {
             *self = Self::Open(place.open(*flags)?);

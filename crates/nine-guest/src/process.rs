@@ -31,9 +31,9 @@ pub struct Process {
 }
 
 /// About the time to wake a thread on another processor.
-const WOKEN: Duration = Duration::from_micros(50);
+const WAKE_TIME: Duration = Duration::from_micros(50);
 /// How long a socket may take to send a channel.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CHANNEL_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Process {
     /// Returns the channel that this program was started with. Only the first call gets it, and child processes do
@@ -52,11 +52,11 @@ impl Process {
         let path = path.as_ref();
         let socket = UnixStream::connect(path)
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(CHANNEL_TIMEOUT))?;
         let passed = Passed::receive(socket.into()).map_err(|(error, _)| match error.kind() {
             io::ErrorKind::WouldBlock => io::Error::new(
                 io::ErrorKind::TimedOut,
-                format!("who listens there has given no channel in {PATIENCE:?}"),
+                format!("who listens there has given no channel in {CHANNEL_TIMEOUT:?}"),
             ),
             _ => error,
         })?;
@@ -118,7 +118,7 @@ impl Line for Process {
     }
 }
 
-/// Returns how many polls take [`WOKEN`] on this machine. The duration of a processor's spin hint differs by model.
+/// Returns how many polls take [`WAKE_TIME`] on this machine. The duration of a processor's spin hint differs by model.
 fn looks() -> u32 {
     /// The result; 0 if not measured yet.
     static KNOWN: AtomicU32 = AtomicU32::new(0);
@@ -134,7 +134,7 @@ fn looks() -> u32 {
             begun.elapsed().as_nanos().max(1)
         };
         let shortest = (0..3).map(try_once).min().expect("three");
-        let looks = WOKEN.as_nanos() * u128::from(TRIED) / shortest;
+        let looks = WAKE_TIME.as_nanos() * u128::from(TRIED) / shortest;
         KNOWN.store(looks.clamp(100, 1 << 20) as u32, Ordering::Relaxed);
     }
     KNOWN.load(Ordering::Relaxed)

@@ -61,33 +61,33 @@ pub struct Entry {
 }
 
 /// The root of a host's tree, shared by its mounts.
-struct Tree<L: Line> {
+struct MountedTree<L: Line> {
     client: Shared<L>,
     root: File,
 }
 
 /// The place of a file, which need not exist. `None`: in the empty tree below which a name space starts.
-pub(crate) struct Place<L: Line> {
-    tree: Option<Rc<Tree<L>>>,
+pub(crate) struct FileLocation<L: Line> {
+    tree: Option<Rc<MountedTree<L>>>,
     /// Names separated by slashes.
     path: String,
 }
 
 /// A mount point and its contents: one place, or a union of at most 16, then `ENOSPC`.
 struct Mhead<L: Line> {
-    from: Place<L>,
-    to: Vec<Place<L>>,
+    from: FileLocation<L>,
+    to: Vec<FileLocation<L>>,
     /// The qid of the first member at its mount.
     qid: Qid,
 }
 
-const HEADS: usize = 256;
-const MEMBERS: usize = 16;
+const MOUNTS_MAX: usize = 256;
+const UNION_MEMBERS_MAX: usize = 16;
 /// The maximum length of a path in bytes.
-const PATH: usize = 4096;
+const PATH_LEN_MAX: usize = 4096;
 /// The maximum number of entries returned for a directory, and of bytes of their names; then `E2BIG`.
-const ENTRIES: usize = 1 << 16;
-const NAMES: usize = 4 << 20;
+const DIR_ENTRIES_MAX: usize = 1 << 16;
+const DIR_NAMES_LEN_MAX: usize = 4 << 20;
 
 impl<L: Line> Space<L> {
     /// Returns an empty name space. The first mount must be at `/`.
@@ -99,8 +99,8 @@ impl<L: Line> Space<L> {
     pub fn mount(&mut self, client: &Shared<L>, aname: &str, at: &str, how: How) -> Result<()> {
         let root = client.borrow_mut().attach("", aname)?;
         let qid = root.qid();
-        let tree = Tree { client: client.clone(), root };
-        self.graft(alloc::vec![Place { tree: Some(Rc::new(tree)), path: String::new() }], qid, at, how)
+        let tree = MountedTree { client: client.clone(), root };
+        self.graft(alloc::vec![FileLocation { tree: Some(Rc::new(tree)), path: String::new() }], qid, at, how)
     }
 
     /// Makes the files at `new` visible at `old` too. If `new` is a union, all members are bound; else the file must
@@ -141,7 +141,7 @@ impl<L: Line> Space<L> {
     }
 
     /// Returns the place of a file, which later mounts do not affect.
-    pub(crate) fn place(&self, path: &str) -> Result<Place<L>> {
+    pub(crate) fn place(&self, path: &str) -> Result<FileLocation<L>> {
         Ok(self.places(path)?.swap_remove(0))
     }
 
@@ -189,7 +189,7 @@ impl<L: Line> Space<L> {
     pub fn read_dir(&self, path: &str) -> Result<Vec<Entry>> {
         let places = self.places(path)?;
         let mut entries: Vec<Entry> = Vec::new();
-        let (mut room, mut failed, mut all_failed) = (NAMES, None, true);
+        let (mut room, mut failed, mut all_failed) = (DIR_NAMES_LEN_MAX, None, true);
         for place in &places {
             // The first entry of a name counts.
             let mounted = entries.len();
@@ -242,7 +242,7 @@ impl<L: Line> Space<L> {
         let mut bytes = Vec::new();
         loop {
             let done = bytes.len();
-            let more = CHUNK.min(most.saturating_add(1) - done);
+            let more = READ_CHUNK_LEN.min(most.saturating_add(1) - done);
             bytes.try_reserve(more).map_err(|_| at(Errno::ENOMEM.into(), path))?;
             bytes.resize(done + more, 0);
             let len = file.read(done as u64, &mut bytes[done..]).map_err(|error| at(error, path))?;
@@ -263,7 +263,7 @@ impl<L: Line> Space<L> {
     }
 
     /// Mounts places at a path. `qid` is that of the first one.
-    fn graft(&mut self, places: Vec<Place<L>>, qid: Qid, path: &str, how: How) -> Result<()> {
+    fn graft(&mut self, places: Vec<FileLocation<L>>, qid: Qid, path: &str, how: How) -> Result<()> {
         let names = names(path)?;
         let from = match (self.uncrossed(&names), names.split_last()) {
             // If no member of a union has the name, the mount point is in the first member.
@@ -283,7 +283,7 @@ impl<L: Line> Space<L> {
         if how != How::Replace && !(qid.is_dir() && head.qid.is_dir()) {
             return Err(told(Errno::EINVAL, path, "inconsistent mount: a union is of directories"));
         }
-        if n.is_none() && self.heads.len() == HEADS || head.to.len() + places.len() > MEMBERS {
+        if n.is_none() && self.heads.len() == MOUNTS_MAX || head.to.len() + places.len() > UNION_MEMBERS_MAX {
             return Err(told(Errno::ENOSPC, path, "as much is mounted as can be"));
         }
         match how {
@@ -305,7 +305,7 @@ impl<L: Line> Space<L> {
 
     /// Removes mounts inside trees that are not visible any more.
     fn sweep(&mut self) {
-        let is_lost = |heads: &[Mhead<L>], from: &Place<L>| {
+        let is_lost = |heads: &[Mhead<L>], from: &FileLocation<L>| {
             let others = heads.iter().filter(|head| !head.from.is_of(from));
             from.tree.is_some() && !others.flat_map(|head| &head.to).any(|to| to.is_of(from))
         };
@@ -315,18 +315,18 @@ impl<L: Line> Space<L> {
     }
 
     /// Returns the places visible at a path, at least one.
-    fn places(&self, path: &str) -> Result<Vec<Place<L>>> {
+    fn places(&self, path: &str) -> Result<Vec<FileLocation<L>>> {
         self.walked(&names(path)?).map_err(|error| at(error, path))
     }
 
-    fn walked(&self, names: &[&str]) -> Result<Vec<Place<L>>> {
+    fn walked(&self, names: &[&str]) -> Result<Vec<FileLocation<L>>> {
         let place = self.uncrossed(names)?;
         Ok(self.crossed(place))
     }
 
     /// Returns the place itself, without crossing a mount on it.
-    fn uncrossed(&self, names: &[&str]) -> Result<Place<L>> {
-        let mut place = Place { tree: None, path: String::new() };
+    fn uncrossed(&self, names: &[&str]) -> Result<FileLocation<L>> {
+        let mut place = FileLocation { tree: None, path: String::new() };
         for &name in names {
             let mut members = self.crossed(place);
             place = match members.len() {
@@ -339,7 +339,7 @@ impl<L: Line> Space<L> {
 
     /// Returns the first member's file of this name that exists or is a mount point. Otherwise fails with the first
     /// member's error.
-    fn member(&self, members: Vec<Place<L>>, name: &str) -> Result<Place<L>> {
+    fn member(&self, members: Vec<FileLocation<L>>, name: &str) -> Result<FileLocation<L>> {
         let mut failed = None;
         for place in members {
             let place = place.join(name);
@@ -354,14 +354,14 @@ impl<L: Line> Space<L> {
         Err(failed.unwrap_or(Errno::ENOENT.into()))
     }
 
-    fn crossed(&self, place: Place<L>) -> Vec<Place<L>> {
+    fn crossed(&self, place: FileLocation<L>) -> Vec<FileLocation<L>> {
         match self.head(&place) {
             Some(n) => self.heads[n].to.clone(),
             None => alloc::vec![place],
         }
     }
 
-    fn head(&self, place: &Place<L>) -> Option<usize> {
+    fn head(&self, place: &FileLocation<L>) -> Option<usize> {
         self.heads.iter().position(|head| head.from == *place)
     }
 }
@@ -453,7 +453,7 @@ impl<L: Line> Opened<L> {
 
 /// Adds an entry, if there is room.
 fn add(entries: &mut Vec<Entry>, room: &mut usize, name: &str, qid: Qid) -> Result<()> {
-    *room = room.checked_sub(name.len()).filter(|_| entries.len() < ENTRIES).ok_or(Errno::E2BIG)?;
+    *room = room.checked_sub(name.len()).filter(|_| entries.len() < DIR_ENTRIES_MAX).ok_or(Errno::E2BIG)?;
     let mut entry = Entry { name: String::new(), qid };
     entry.name.try_reserve_exact(name.len()).map_err(|_| Errno::ENOMEM)?;
     entry.name.push_str(name);
@@ -462,7 +462,7 @@ fn add(entries: &mut Vec<Entry>, room: &mut usize, name: &str, qid: Qid) -> Resu
     Ok(())
 }
 
-impl<L: Line> Place<L> {
+impl<L: Line> FileLocation<L> {
     /// Returns the place of this name in it.
     fn join(mut self, name: &str) -> Self {
         if !self.path.is_empty() {
@@ -500,7 +500,7 @@ impl<L: Line> Place<L> {
     }
 }
 
-impl<L: Line> Clone for Place<L> {
+impl<L: Line> Clone for FileLocation<L> {
     fn clone(&self) -> Self {
         Self { tree: self.tree.clone(), path: self.path.clone() }
     }
@@ -512,7 +512,7 @@ impl<L: Line> Clone for Mhead<L> {
     }
 }
 
-impl<L: Line> PartialEq for Place<L> {
+impl<L: Line> PartialEq for FileLocation<L> {
     fn eq(&self, other: &Self) -> bool {
         self.path == other.path && self.is_of(other)
     }
@@ -520,7 +520,7 @@ impl<L: Line> PartialEq for Place<L> {
 
 /// Returns the names of a path without `.` and empty ones. `..` removes the name before it, if there is one.
 fn names(path: &str) -> Result<Vec<&str>> {
-    if path.len() > PATH {
+    if path.len() > PATH_LEN_MAX {
         return Err(Errno::ENAMETOOLONG.into());
     }
     let mut names = Vec::new();
@@ -546,7 +546,7 @@ fn told(errno: Errno, path: &str, why: &str) -> Error {
 /// The qid of a union whose first member cannot be reached.
 const SOME_DIR: Qid = Qid { ty: Qid::DIR, vers: 0, path: 0 };
 /// The number of bytes requested from a file at a time.
-const CHUNK: usize = 64 << 10;
+const READ_CHUNK_LEN: usize = 64 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -563,6 +563,6 @@ mod tests {
         ] {
             assert_eq!(names(path).unwrap(), is, "{path}");
         }
-        assert_eq!(names(&"a".repeat(PATH + 1)).unwrap_err().errno, Errno::ENAMETOOLONG);
+        assert_eq!(names(&"a".repeat(PATH_LEN_MAX + 1)).unwrap_err().errno, Errno::ENAMETOOLONG);
     }
 }

@@ -12,10 +12,10 @@ use nine_proto::{Errno, Error, Result, mode};
 use nine_ring::{Memory, Note, PAGE, Place};
 
 use crate::client::{Client, File, error_of};
-use crate::conn::{Answer, DATA_AT};
-use crate::flush::{Come, TAGS, late};
+use crate::conn::{DATA_AT, ReceivedMessage};
+use crate::flush::{RequestOutcome, TAGS_MAX, late};
 use crate::line::Line;
-use crate::lot::Number;
+use crate::lot::OwnedNumber;
 
 /// Bytes of the arena, which the host sees in place: writes from here and reads to here are not copied. Dropping it,
 /// on any thread, gives the bytes back.
@@ -23,7 +23,7 @@ use crate::lot::Number;
 /// The host may change the bytes at any time.
 #[derive(Debug)]
 pub struct Buffer {
-    number: Number,
+    number: OwnedNumber,
     memory: Memory,
     /// The offset of its start in the memory.
     at: usize,
@@ -31,7 +31,7 @@ pub struct Buffer {
 }
 
 /// The source or the target of a transfer.
-enum Bytes<'a> {
+enum TransferData<'a> {
     /// Reads to these bytes.
     In(&'a mut [u8]),
     /// Writes from these bytes.
@@ -44,7 +44,7 @@ enum Bytes<'a> {
 
 /// An in-flight request.
 #[derive(Clone, Copy)]
-struct Asked {
+struct TransferRequest {
     ty: u8,
     /// Its offset in the transfer, and its length in bytes.
     at: usize,
@@ -59,23 +59,23 @@ const TREADDIR: u8 = 40;
 const TREAD: u8 = 116;
 const TWRITE: u8 = 118;
 /// The length of a Tread, a Treaddir or a Twrite before its data.
-const HEAD: usize = HEADER + 16;
+const REQUEST_HEAD_LEN: usize = HEADER + 16;
 /// From this length on, data goes through the arena. Shorter data fits into two lines of the ring, which the host
 /// gets as soon as one line and a line of the arena.
-const SMALL: usize = 86;
+const ARENA_DATA_MIN: usize = 86;
 /// The maximum length copied into the arena for one request, in bytes.
-const COPIED: usize = 256 << 10;
+const ARENA_COPY_MAX: usize = 256 << 10;
 
 impl<L: Line> Client<L> {
     /// Reads from an open file at `offset`, and returns the number of bytes. It is smaller than requested at the end
     /// of the file, or, for a special file, if less was available.
     pub fn read(&mut self, file: &File, offset: u64, into: &mut [u8]) -> Result<usize> {
-        self.transfer(file, offset, Bytes::In(into))
+        self.transfer(file, offset, TransferData::In(into))
     }
 
     /// Writes to an open file at `offset`, and returns the number of bytes; less if the host accepts no more.
     pub fn write(&mut self, file: &File, offset: u64, from: &[u8]) -> Result<usize> {
-        self.transfer(file, offset, Bytes::Out(from))
+        self.transfer(file, offset, TransferData::Out(from))
     }
 
     /// Allocates room in the arena. `ENOBUFS`: there is not enough now, or there are 4,096 buffers already.
@@ -111,7 +111,7 @@ impl<L: Line> Client<L> {
         buffer: &Buffer,
         part: impl RangeBounds<usize>,
     ) -> Result<usize> {
-        self.transfer(file, offset, Bytes::Data(self.part(buffer, part)?))
+        self.transfer(file, offset, TransferData::Data(self.part(buffer, part)?))
     }
 
     /// Reads from an open file at `offset` into a part of a buffer. Returns the number of bytes; see
@@ -126,14 +126,14 @@ impl<L: Line> Client<L> {
         buffer: &mut Buffer,
         part: impl RangeBounds<usize>,
     ) -> Result<usize> {
-        self.transfer(file, offset, Bytes::Room(self.part(buffer, part)?))
+        self.transfer(file, offset, TransferData::Room(self.part(buffer, part)?))
     }
 
     /// Reads entries of a directory after the one with this cookie, or from this offset on.
     pub(crate) fn read_entries(&mut self, dir: &File, offset: u64, into: &mut [u8]) -> Result<usize> {
         let ty = if self.dialect().is_l() { TREADDIR } else { TREAD };
         let unit = into.len();
-        self.in_turn(ty, dir, offset, &mut Bytes::In(into), unit)
+        self.in_turn(ty, dir, offset, &mut TransferData::In(into), unit)
     }
 
     fn part(&self, buffer: &Buffer, part: impl RangeBounds<usize>) -> Result<Place> {
@@ -157,11 +157,11 @@ impl<L: Line> Client<L> {
     /// Transfers all of it, in as many requests as it needs. They are in flight together only for a regular file,
     /// whose data does not depend on the time of the request.
     #[inline]
-    fn transfer(&mut self, file: &File, offset: u64, mut bytes: Bytes<'_>) -> Result<usize> {
+    fn transfer(&mut self, file: &File, offset: u64, mut bytes: TransferData<'_>) -> Result<usize> {
         let (total, ty) = (bytes.len(), bytes.ty());
         let mut unit = self.unit(file);
-        if matches!(bytes, Bytes::In(_) | Bytes::Out(_)) {
-            unit = unit.min(COPIED);
+        if matches!(bytes, TransferData::In(_) | TransferData::Out(_)) {
+            unit = unit.min(ARENA_COPY_MAX);
         }
         if total <= unit {
             return self.in_turn(ty, file, offset, &mut bytes, unit);
@@ -197,7 +197,7 @@ impl<L: Line> Client<L> {
         ty: u8,
         file: &File,
         offset: u64,
-        bytes: &mut Bytes<'_>,
+        bytes: &mut TransferData<'_>,
         unit: usize,
     ) -> Result<usize> {
         let fid = self.number(file)?;
@@ -209,8 +209,8 @@ impl<L: Line> Client<L> {
             let asked = self.ask(ty, tag, fid, offset, bytes, done, len, true)?;
             let asked = asked.expect("who is alone waits for room");
             let came = match self.answer() {
-                Ok(Come::Answer(answer)) => self.settle(&answer, &asked, bytes),
-                Ok(Come::Flushed(_)) => Ok(Err(late())),
+                Ok(RequestOutcome::Answer(answer)) => self.settle(&answer, &asked, bytes),
+                Ok(RequestOutcome::Flushed(_)) => Ok(Err(late())),
                 Err(error) => Err(error),
             };
             self.give(&asked);
@@ -247,11 +247,11 @@ impl<L: Line> Client<L> {
         ty: u8,
         file: &File,
         offset: u64,
-        bytes: &mut Bytes<'_>,
+        bytes: &mut TransferData<'_>,
         from: usize,
         unit: usize,
     ) -> Result<usize> {
-        let mut under_way = [None; TAGS as usize];
+        let mut under_way = [None; TAGS_MAX as usize];
         let fid = self.number(file)?;
         let (mut next, mut end, mut error) = (from, bytes.len(), None);
         let done = loop {
@@ -265,8 +265,8 @@ impl<L: Line> Client<L> {
                 }
             }
             let (tag, answer) = match self.answer() {
-                Ok(Come::Answer(answer)) => (answer.tag, Some(answer)),
-                Ok(Come::Flushed(tag)) => (tag, None),
+                Ok(RequestOutcome::Answer(answer)) => (answer.tag, Some(answer)),
+                Ok(RequestOutcome::Flushed(tag)) => (tag, None),
                 Err(error) => break Err(error),
             };
             // The answer to a Tversion would have no such tag.
@@ -299,11 +299,11 @@ impl<L: Line> Client<L> {
         ty: u8,
         fid: u32,
         offset: u64,
-        bytes: &Bytes<'_>,
+        bytes: &TransferData<'_>,
         next: &mut usize,
         end: usize,
         unit: usize,
-        under_way: &mut [Option<Asked>; TAGS as usize],
+        under_way: &mut [Option<TransferRequest>; TAGS_MAX as usize],
     ) -> Result<()> {
         let mut count = under_way.iter().flatten().count();
         while count < under_way.len() && *next < end {
@@ -328,18 +328,18 @@ impl<L: Line> Client<L> {
         tag: u16,
         fid: u32,
         offset: u64,
-        bytes: &Bytes<'_>,
+        bytes: &TransferData<'_>,
         at: usize,
         len: usize,
         is_alone: bool,
-    ) -> Result<Option<Asked>> {
-        let mut asked = Asked { ty, at, len, place: None, is_own: false };
+    ) -> Result<Option<TransferRequest>> {
+        let mut asked = TransferRequest { ty, at, len, place: None, is_own: false };
         match bytes {
-            Bytes::Room(all) | Bytes::Data(all) => {
+            TransferData::Room(all) | TransferData::Data(all) => {
                 asked.place = Some(Place { at: all.at + at as u32, count: len as u32 });
             }
-            Bytes::In(_) | Bytes::Out(_) if len < SMALL => {}
-            Bytes::In(_) | Bytes::Out(_) => match self.pages(len, is_alone) {
+            TransferData::In(_) | TransferData::Out(_) if len < ARENA_DATA_MIN => {}
+            TransferData::In(_) | TransferData::Out(_) => match self.pages(len, is_alone) {
                 Some(place) => {
                     (asked.place, asked.is_own, asked.len) = (Some(place), true, place.count as usize);
                 }
@@ -355,15 +355,15 @@ impl<L: Line> Client<L> {
             Some(place) if is_write => Note::Data(place),
             Some(place) => Note::Room(place),
         };
-        if let (Bytes::Out(from), Some(place)) = (bytes, asked.place) {
+        if let (TransferData::Out(from), Some(place)) = (bytes, asked.place) {
             let (memory, to) = self.conn.end().place(place).expect("the arena is in the channel");
             memory.write(to, &from[at..at + len]);
         }
         let sent = match bytes {
             // Data in the message takes several pieces. Waiting for their room is not allowed while other answers may
             // arrive.
-            Bytes::Out(_) if asked.place.is_none() && !is_alone => Ok(false),
-            Bytes::Out(from) if asked.place.is_none() && len > 0 => {
+            TransferData::Out(_) if asked.place.is_none() && !is_alone => Ok(false),
+            TransferData::Out(from) if asked.place.is_none() && len > 0 => {
                 self.out.clear();
                 self.out.extend_from_slice(&head);
                 self.out.extend_from_slice(&from[at..at + len]);
@@ -381,7 +381,12 @@ impl<L: Line> Client<L> {
 
     /// Checks an answer and stores its data.
     #[inline]
-    fn settle(&mut self, answer: &Answer, asked: &Asked, bytes: &mut Bytes<'_>) -> Result<Result<usize>> {
+    fn settle(
+        &mut self,
+        answer: &ReceivedMessage,
+        asked: &TransferRequest,
+        bytes: &mut TransferData<'_>,
+    ) -> Result<Result<usize>> {
         let came = self.count(answer, asked)?;
         if let Ok(came) = came {
             self.fetch(answer, asked, bytes, came);
@@ -392,7 +397,7 @@ impl<L: Line> Client<L> {
     /// Returns the number of bytes in an answer, at most as many as requested, or the file's error. The outer error:
     /// it is not a valid answer to this request.
     #[inline]
-    fn count(&mut self, answer: &Answer, asked: &Asked) -> Result<Result<usize>> {
+    fn count(&mut self, answer: &ReceivedMessage, asked: &TransferRequest) -> Result<Result<usize>> {
         let bytes = self.conn.bytes(answer);
         if answer.ty == asked.ty + 1 && bytes.len() >= DATA_AT {
             let count =
@@ -416,11 +421,17 @@ impl<L: Line> Client<L> {
     }
 
     /// Stores the data of a read in its target.
-    fn fetch(&self, answer: &Answer, asked: &Asked, bytes: &mut Bytes<'_>, came: usize) {
+    fn fetch(
+        &self,
+        answer: &ReceivedMessage,
+        asked: &TransferRequest,
+        bytes: &mut TransferData<'_>,
+        came: usize,
+    ) {
         let inline = || &self.conn.bytes(answer)[DATA_AT..];
         let of = |place| self.conn.end().place(place).expect("the arena is in the channel");
         match bytes {
-            Bytes::In(into) => {
+            TransferData::In(into) => {
                 let into = &mut into[asked.at..asked.at + came];
                 match answer.data {
                     Some(data) => {
@@ -430,11 +441,11 @@ impl<L: Line> Client<L> {
                     None => into.copy_from_slice(inline()),
                 }
             }
-            Bytes::Room(_) if answer.data.is_none() => {
+            TransferData::Room(_) if answer.data.is_none() => {
                 let (memory, at) = of(asked.place.expect("room was told"));
                 memory.write(at, inline());
             }
-            Bytes::Room(_) | Bytes::Out(_) | Bytes::Data(_) => {}
+            TransferData::Room(_) | TransferData::Out(_) | TransferData::Data(_) => {}
         }
     }
 
@@ -459,7 +470,7 @@ impl<L: Line> Client<L> {
         }
     }
 
-    fn give(&mut self, asked: &Asked) {
+    fn give(&mut self, asked: &TransferRequest) {
         if let (Some(place), true) = (asked.place, asked.is_own) {
             self.arena.give(place);
         }
@@ -476,9 +487,9 @@ impl<L: Line> Client<L> {
 
 /// Returns `size[4] type[1] tag[2] fid[4] offset[8] count[4]`, for a message with `behind` more bytes.
 #[inline]
-fn head(ty: u8, tag: u16, fid: u32, offset: u64, count: usize, behind: usize) -> [u8; HEAD] {
-    let mut head = [0; HEAD];
-    head[..4].copy_from_slice(&((HEAD + behind) as u32).to_le_bytes());
+fn head(ty: u8, tag: u16, fid: u32, offset: u64, count: usize, behind: usize) -> [u8; REQUEST_HEAD_LEN] {
+    let mut head = [0; REQUEST_HEAD_LEN];
+    head[..4].copy_from_slice(&((REQUEST_HEAD_LEN + behind) as u32).to_le_bytes());
     head[4] = ty;
     head[5..7].copy_from_slice(&tag.to_le_bytes());
     head[7..11].copy_from_slice(&fid.to_le_bytes());
@@ -487,7 +498,7 @@ fn head(ty: u8, tag: u16, fid: u32, offset: u64, count: usize, behind: usize) ->
     head
 }
 
-impl Bytes<'_> {
+impl TransferData<'_> {
     fn len(&self) -> usize {
         match self {
             Self::In(bytes) => bytes.len(),

@@ -5,14 +5,14 @@ use core::cell::OnceCell;
 use core::time::Duration;
 
 use super::apic;
-use super::sys::{self, Registers};
+use super::sys::{self, DeviceRegisters};
 
 /// The processor's clock, calibrated at its first use.
 #[derive(Default)]
-pub(super) struct Clock(OnceCell<Option<Rates>>);
+pub(super) struct ProcessorClock(OnceCell<Option<ClockRates>>);
 
 /// Ticks per millisecond of the processor's clock and of the APIC timer.
-struct Rates {
+struct ClockRates {
     begun: u64,
     clock: u64,
     timer: u64,
@@ -23,17 +23,17 @@ const HPET: u64 = 0xfed0_0000;
 const PERIOD: u64 = 4;
 const CONFIG: u64 = 0x10;
 const COUNTER: u64 = 0xf0;
-const PERIOD_MOST: u32 = 100_000_000;
+const PERIOD_MAX_FS: u32 = 100_000_000;
 /// The duration of the calibration, in milliseconds.
-const MEASURED: u64 = 5;
+const CALIBRATION_MS: u64 = 5;
 const FEMTOSECONDS: u64 = 1_000_000_000_000;
 /// The number of reads after which the counter is taken to stand still.
-const LOOKS: u32 = 1 << 24;
+const COUNTER_READS_MAX: u32 = 1 << 24;
 
-impl Clock {
+impl ProcessorClock {
     /// Returns the time since the first use; 0 if there is no clock.
     pub(super) fn now(&self) -> Duration {
-        let since = |rates: &Rates| {
+        let since = |rates: &ClockRates| {
             let ticks = u128::from(sys::ticks().wrapping_sub(rates.begun));
             Duration::from_nanos(
                 u64::try_from(ticks * 1_000_000 / u128::from(rates.clock)).unwrap_or(u64::MAX),
@@ -52,24 +52,25 @@ impl Clock {
         !left.is_zero()
     }
 
-    fn rates(&self) -> Option<&Rates> {
-        self.0.get_or_init(Rates::measure).as_ref()
+    fn rates(&self) -> Option<&ClockRates> {
+        self.0.get_or_init(ClockRates::measure).as_ref()
     }
 }
 
-impl Rates {
+impl ClockRates {
     fn measure() -> Option<Self> {
-        let hpet = Registers::new(HPET, 0x400)?;
+        let hpet = DeviceRegisters::new(HPET, 0x400)?;
         let period = hpet.read(PERIOD);
-        if !(1..=PERIOD_MOST).contains(&period) {
+        if !(1..=PERIOD_MAX_FS).contains(&period) {
             return None;
         }
         hpet.write(CONFIG, hpet.read(CONFIG) | 1);
-        let due = (MEASURED * FEMTOSECONDS / u64::from(period)) as u32;
+        let due = (CALIBRATION_MS * FEMTOSECONDS / u64::from(period)) as u32;
         apic::count(u32::MAX);
         let (first, begun) = (hpet.read(COUNTER), sys::ticks());
-        let counted =
-            (0..LOOKS).map(|_| hpet.read(COUNTER).wrapping_sub(first)).find(|counted| *counted >= due)?;
+        let counted = (0..COUNTER_READS_MAX)
+            .map(|_| hpet.read(COUNTER).wrapping_sub(first))
+            .find(|counted| *counted >= due)?;
         let (clock, timer) = (sys::ticks().wrapping_sub(begun), u32::MAX - apic::left());
         apic::count(0);
         let each = |ticks: u64| {

@@ -24,9 +24,9 @@ use nine_ring::Memory;
 use crate::client::{self, Client, Options};
 use crate::line::Line;
 use crate::partition::{self, Outcome};
-use clock::Clock;
-use start::Start;
-use sys::{Ports, Registers};
+use clock::ProcessorClock;
+use start::StartParameters;
+use sys::{DeviceRegisters, PciPorts};
 
 pub use sys::Heap;
 #[doc(hidden)]
@@ -38,19 +38,19 @@ pub type Partition = partition::Partition<Bells>;
 /// The two doorbells of a channel: an interrupt, and a register that rings the host. If the device has none, both
 /// sides poll.
 pub struct Bells {
-    doorbell: Option<Registers>,
+    doorbell: Option<DeviceRegisters>,
     /// The channel's number in the memory.
     number: u32,
     looks: u32,
-    clock: Rc<Clock>,
+    clock: Rc<ProcessorClock>,
 }
 
 /// The memory of the channels, and the host's doorbell.
-struct Channels {
+struct ChannelMemory {
     memory: Memory,
-    doorbell: Option<Registers>,
+    doorbell: Option<DeviceRegisters>,
     looks: u32,
-    clock: Rc<Clock>,
+    clock: Rc<ProcessorClock>,
     options: Options,
 }
 
@@ -58,9 +58,9 @@ struct Channels {
 const BELL: u32 = 0x40;
 const SPURIOUS: u32 = 0xff;
 /// The number of spins between two polls, if there are no doorbells.
-const LOOKS: u32 = 1000;
+const POLL_SPINS: u32 = 1000;
 /// About the time of a wake-up, in ticks of the processor.
-const WOKEN: u64 = 125_000;
+const WAKE_TICKS: u64 = 125_000;
 /// The offset of the host's doorbell register.
 const DOORBELL: u64 = 12;
 /// The exit status after a panic.
@@ -71,9 +71,9 @@ const PANICKED: u8 = 101;
 /// # Errors
 /// The machine has no such device.
 pub fn memory() -> Result<Memory> {
-    let function = pci::find(&mut Ports).ok_or_else(|| failed("the machine has no device of channels"))?;
+    let function = pci::find(&mut PciPorts).ok_or_else(|| failed("the machine has no device of channels"))?;
     // It was prepared at the start, so this assigns no more addresses.
-    let device = pci::prepare(&mut Ports, function, 0).map_err(failed)?;
+    let device = pci::prepare(&mut PciPorts, function, 0).map_err(failed)?;
     sys::shared(device.memory.0, device.memory.1)
         .ok_or_else(|| failed("the memory of the channels lies where nothing can be"))
 }
@@ -86,7 +86,7 @@ fn run<T: Outcome>(info: u32, name: &str, main: fn(&mut Partition) -> T) -> ! {
         partition.end(outcome)
     });
     if let Err(error) = ended {
-        let _ = writeln!(LastWords, "{name}: {error}");
+        let _ = writeln!(DebugPort, "{name}: {error}");
     }
     sys::end()
 }
@@ -97,11 +97,11 @@ pub fn panicked(info: &PanicInfo<'_>) -> ! {
     static PANICS: AtomicU32 = AtomicU32::new(0);
     sys::give_kept();
     if PANICS.fetch_add(1, Relaxed) < 2 {
-        let mut words = Short { bytes: [0; 512], len: 0 };
+        let mut words = MessageBuffer { bytes: [0; 512], len: 0 };
         // A longer message is cut off.
         let _ = writeln!(words, "{info}");
         if !sys::kept().is_some_and(|last| last.say(words.as_str(), PANICKED)) {
-            let _ = LastWords.write_str(words.as_str());
+            let _ = DebugPort.write_str(words.as_str());
         }
     }
     sys::end()
@@ -112,15 +112,15 @@ extern "C" fn fault(vector: u64, error: u64, rip: u64, cr2: u64) -> ! {
     static IS_SAID: AtomicBool = AtomicBool::new(false);
     if !IS_SAID.swap(true, Relaxed) {
         let why = if sys::is_below_stack(cr2) { ": the stack is full" } else { "" };
-        let _ = writeln!(LastWords, "exception {vector}, error {error:#x}, at {rip:#x}, cr2 {cr2:#x}{why}");
+        let _ = writeln!(DebugPort, "exception {vector}, error {error:#x}, at {rip:#x}, cr2 {cr2:#x}{why}");
     }
     sys::end()
 }
 
 fn started(info: u64) -> Result<Partition> {
-    let start = Start::read(info, sys::image_end(), sys::peek).map_err(failed)?;
+    let start = StartParameters::read(info, sys::image_end(), sys::peek).map_err(failed)?;
     sys::give(start.heap);
-    let channels = Channels::find(Options { wait: start.wait, ..Options::default() }, start.end)?;
+    let channels = ChannelMemory::find(Options { wait: start.wait, ..Options::default() }, start.end)?;
     let own = channels.join("self")?;
     let root = match channels.join("root") {
         Err(error) if error.errno == Errno::ENOENT => None,
@@ -129,28 +129,28 @@ fn started(info: u64) -> Result<Partition> {
     Partition::new(own, root, Box::new(move |name| channels.join(name)), sys::keep)
 }
 
-impl Channels {
+impl ChannelMemory {
     /// Finds the device of this machine. `end` is the end of the machine's own memory.
     fn find(options: Options, end: u64) -> Result<Self> {
         let function =
-            pci::find(&mut Ports).ok_or_else(|| failed("the machine has no device of channels"))?;
-        let device = pci::prepare(&mut Ports, function, end).map_err(failed)?;
+            pci::find(&mut PciPorts).ok_or_else(|| failed("the machine has no device of channels"))?;
+        let device = pci::prepare(&mut PciPorts, function, end).map_err(failed)?;
         let nowhere = || failed("the memory of the channels lies where nothing can be");
         let memory = sys::shared(device.memory.0, device.memory.1).ok_or_else(nowhere)?;
-        let registers = Registers::new(device.registers, 256).ok_or_else(nowhere)?;
+        let registers = DeviceRegisters::new(device.registers, 256).ok_or_else(nowhere)?;
         let message = apic::begin();
         let doorbell = match device.bells {
             None => None,
             Some(bells) => {
-                bells.enable(&mut Ports, function, true);
+                bells.enable(&mut PciPorts, function, true);
                 let (at, count) = bells.table;
-                let table = Registers::new(at, 16 * u64::from(count)).ok_or_else(nowhere)?;
+                let table = DeviceRegisters::new(at, 16 * u64::from(count)).ok_or_else(nowhere)?;
                 for entry in (0..count).map(|n| 16 * u64::from(n)) {
                     [message, 0, BELL, 0].iter().enumerate().for_each(|(n, word)| {
                         table.write(entry + 4 * n as u64, *word);
                     });
                 }
-                bells.enable(&mut Ports, function, false);
+                bells.enable(&mut PciPorts, function, false);
                 Some(registers)
             }
         };
@@ -167,7 +167,7 @@ impl Channels {
     }
 }
 
-/// Returns how many polls take [`WOKEN`]: the duration of a processor's spin hint differs by model. The fastest of
+/// Returns how many polls take [`WAKE_TICKS`]: the duration of a processor's spin hint differs by model. The fastest of
 /// several tries counts, since others may have been interrupted.
 fn looks() -> u32 {
     const TRIED: u64 = 64;
@@ -176,7 +176,7 @@ fn looks() -> u32 {
         (0..TRIED).for_each(|_| core::hint::spin_loop());
         sys::ticks().wrapping_sub(begun)
     });
-    (WOKEN * TRIED / tried.min().unwrap_or(1).max(1)).clamp(16, 1 << 16) as u32
+    (WAKE_TICKS * TRIED / tried.min().unwrap_or(1).max(1)).clamp(16, 1 << 16) as u32
 }
 
 impl Line for Bells {
@@ -189,7 +189,7 @@ impl Line for Bells {
     fn sleep(&self) -> bool {
         match self.doorbell {
             Some(_) => sys::halt(),
-            None => (0..LOOKS).for_each(|_| core::hint::spin_loop()),
+            None => (0..POLL_SPINS).for_each(|_| core::hint::spin_loop()),
         }
         true
     }
@@ -218,7 +218,7 @@ impl Line for Bells {
 
 /// The local APIC.
 mod apic {
-    use super::sys::Registers;
+    use super::sys::DeviceRegisters;
     use super::{BELL, SPURIOUS};
 
     const ID: u64 = 0x20;
@@ -235,7 +235,7 @@ mod apic {
 
     /// Makes it accept messages of any priority, and nothing else. Returns the address of such a message.
     pub(super) fn begin() -> u32 {
-        let apic = Registers::apic();
+        let apic = DeviceRegisters::apic();
         PINS.iter().for_each(|pin| apic.write(*pin, MASKED));
         apic.write(TIMER, MASKED);
         apic.write(PRIORITY, 0);
@@ -245,7 +245,7 @@ mod apic {
 
     /// Counts down from `from` and rings the doorbell at 0. A 0 stops the timer.
     pub(super) fn count(from: u32) {
-        let apic = Registers::apic();
+        let apic = DeviceRegisters::apic();
         apic.write(DIVIDE, DIVIDED);
         apic.write(TIMER, BELL);
         apic.write(COUNT, from);
@@ -253,7 +253,7 @@ mod apic {
 
     /// Returns the rest of the count.
     pub(super) fn left() -> u32 {
-        Registers::apic().read(LEFT)
+        DeviceRegisters::apic().read(LEFT)
     }
 }
 
@@ -262,9 +262,9 @@ fn failed(why: &'static str) -> Error {
 }
 
 /// The debug port, for output before there is a channel.
-struct LastWords;
+struct DebugPort;
 
-impl Write for LastWords {
+impl Write for DebugPort {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         text.bytes().for_each(sys::say);
         Ok(())
@@ -272,12 +272,12 @@ impl Write for LastWords {
 }
 
 /// A buffer for a message without a heap.
-struct Short {
+struct MessageBuffer {
     bytes: [u8; 512],
     len: usize,
 }
 
-impl Short {
+impl MessageBuffer {
     fn as_str(&self) -> &str {
         let said = &self.bytes[..self.len];
         core::str::from_utf8(said)
@@ -285,7 +285,7 @@ impl Short {
     }
 }
 
-impl Write for Short {
+impl Write for MessageBuffer {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let len = text.len().min(self.bytes.len() - self.len);
         self.bytes[self.len..self.len + len].copy_from_slice(&text.as_bytes()[..len]);

@@ -7,7 +7,7 @@ use crate::line::Wait;
 
 /// The start parameters of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Start {
+pub(super) struct StartParameters {
     /// How to wait for the host.
     pub(super) wait: Wait,
     /// The address and length of the heap, in bytes.
@@ -27,12 +27,12 @@ const ENTRY: u64 = 24;
 const KIND: u64 = 16;
 const RAM: u64 = 1;
 /// The maximum number of entries read, and of command line bytes.
-const ENTRIES_MOST: u64 = 256;
-const WORDS_MOST: u64 = 4096;
+const ENTRIES_MAX: u64 = 256;
+const WORDS_LEN_MAX: u64 = 4096;
 /// Memory below this address is mapped from the start.
 const MAPPED: u64 = 1 << 32;
 
-impl Start {
+impl StartParameters {
     /// Reads the parameters. `image` is the end of the image; `peek` returns a byte of memory, if it exists.
     pub(super) fn read(
         info: u64,
@@ -49,7 +49,7 @@ impl Start {
             return Err("the machine was not told what memory it has");
         };
         let mut start = Self { wait: Wait::default(), heap: (0, 0), end: 0 };
-        for at in (0..entries.min(ENTRIES_MOST)).filter_map(|n| map.checked_add(n * ENTRY)) {
+        for at in (0..entries.min(ENTRIES_MAX)).filter_map(|n| map.checked_add(n * ENTRY)) {
             let (Some(base), Some(len), Some(RAM)) =
                 (number(at, 8), number(at.saturating_add(8), 8), number(at.saturating_add(KIND), 4))
             else {
@@ -68,7 +68,7 @@ impl Start {
         }
         if let Some(words) = number(info.saturating_add(WORDS), 8) {
             let said = |n| words.checked_add(n).and_then(&peek).filter(|byte| *byte != 0);
-            start.hear((0..WORDS_MOST).map_while(said));
+            start.hear((0..WORDS_LEN_MAX).map_while(said));
         }
         Ok(start)
     }
@@ -133,8 +133,8 @@ mod tests {
         bytes
     }
 
-    fn read(bytes: &[u8]) -> Result<Start, &'static str> {
-        Start::read(AT, IMAGE, |at| bytes.get(usize::try_from(at.checked_sub(AT)?).ok()?).copied())
+    fn read(bytes: &[u8]) -> Result<StartParameters, &'static str> {
+        StartParameters::read(AT, IMAGE, |at| bytes.get(usize::try_from(at.checked_sub(AT)?).ok()?).copied())
     }
 
     #[test]

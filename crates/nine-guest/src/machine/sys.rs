@@ -20,7 +20,7 @@ use nine_ring::Memory;
 use talc::{TalcCell, source::Manual};
 
 use super::Bells;
-use super::pci::{Config, Function};
+use super::pci::{PciConfig, PciFunction};
 use crate::partition::{Last, Outcome};
 
 /// Builds an image from a `main`: `fn main(part: &mut Partition) -> impl Outcome`. Defines the image's entry, its
@@ -278,10 +278,10 @@ unsafe extern "C" {
 }
 
 /// A value used by one thread alone.
-struct Own<T>(UnsafeCell<T>);
+struct SingleThreadCell<T>(UnsafeCell<T>);
 
 // SAFETY: there is one thread.
-unsafe impl<T> Sync for Own<T> {}
+unsafe impl<T> Sync for SingleThreadCell<T> {}
 
 /// Starts as [`partition!`](crate::partition) does. `info` is the address of `hvm_start_info`.
 ///
@@ -305,7 +305,7 @@ impl Heap {
     }
 }
 
-static HEAP: Own<TalcCell<Manual>> = Own(UnsafeCell::new(TalcCell::new(Manual)));
+static HEAP: SingleThreadCell<TalcCell<Manual>> = SingleThreadCell(UnsafeCell::new(TalcCell::new(Manual)));
 
 // SAFETY: TalcCell fulfils the contract for one thread, and there is only one (`Heap::new`).
 unsafe impl GlobalAlloc for Heap {
@@ -329,13 +329,13 @@ unsafe impl GlobalAlloc for Heap {
 static END: AtomicU64 = AtomicU64::new(0);
 static KEPT_FROM: AtomicU64 = AtomicU64::new(0);
 /// Bytes of the heap reserved for a panic.
-const KEPT: u64 = 64 << 10;
+const PANIC_RESERVE_LEN: u64 = 64 << 10;
 
 /// Gives the heap its memory, once. It must be RAM behind the image that nothing uses.
 pub(super) fn give((base, len): (u64, u64)) {
     let end = base + len;
     if END.swap(end, Relaxed) == 0 {
-        let first = (len - KEPT.min(len / 2)) & !0xfff;
+        let first = (len - PANIC_RESERVE_LEN.min(len / 2)) & !0xfff;
         KEPT_FROM.store(base + first, Relaxed);
         // SAFETY: by the caller's guarantee; and it is mapped, as all memory below 4 GiB is.
         let _ = unsafe { (*HEAP.0.get()).claim(base as *mut u8, first as usize) };
@@ -353,7 +353,7 @@ pub(super) fn give_kept() {
 }
 
 /// The files for the end of the partition.
-static LAST: Own<Option<Rc<Last<Bells>>>> = Own(UnsafeCell::new(None));
+static LAST: SingleThreadCell<Option<Rc<Last<Bells>>>> = SingleThreadCell(UnsafeCell::new(None));
 
 /// Stores them for [`kept`], once.
 pub(super) fn keep(last: Rc<Last<Bells>>) {
@@ -407,12 +407,12 @@ pub(super) fn peek(address: u64) -> Option<u8> {
 
 /// The registers of a device.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Registers {
+pub(super) struct DeviceRegisters {
     base: NonNull<u8>,
     len: u64,
 }
 
-impl Registers {
+impl DeviceRegisters {
     /// Returns `len` bytes of registers from `base` on. `None` if they overlap the program's memory, or cannot be
     /// mapped.
     pub(super) fn new(base: u64, len: u64) -> Option<Self> {
@@ -459,22 +459,22 @@ pub(super) fn shared(base: u64, len: u64) -> Option<Memory> {
 
 /// Maps these bytes at their own address, write-back.
 fn map(base: u64, len: u64) -> Option<NonNull<u8>> {
-    const MOST: u64 = 1 << 47;
-    let end = base.checked_add(len).filter(|end| *end <= MOST && len > 0)?;
+    const ADDRESS_MAX: u64 = 1 << 47;
+    let end = base.checked_add(len).filter(|end| *end <= ADDRESS_MAX && len > 0)?;
     let first = END.load(Relaxed);
     if first == 0 || base < first.max(image_end()) {
         return None;
     }
-    let mut at = base.max(1 << 32) & !(LARGE - 1);
+    let mut at = base.max(1 << 32) & !(LARGE_PAGE_LEN - 1);
     while at < end {
         map_large(at)?;
-        at += LARGE;
+        at += LARGE_PAGE_LEN;
     }
     NonNull::new(base as *mut u8)
 }
 
 /// The size of a large page in bytes.
-const LARGE: u64 = 2 << 20;
+const LARGE_PAGE_LEN: u64 = 2 << 20;
 
 /// Maps a large page. New tables are allocated on the heap and never freed.
 fn map_large(at: u64) -> Option<()> {
@@ -503,21 +503,21 @@ fn map_large(at: u64) -> Option<()> {
 }
 
 /// The I/O ports of PCI's configuration space.
-pub(super) struct Ports;
+pub(super) struct PciPorts;
 
-impl Config for Ports {
-    fn read(&mut self, function: Function, offset: u8) -> u32 {
+impl PciConfig for PciPorts {
+    fn read(&mut self, function: PciFunction, offset: u8) -> u32 {
         out32(0xcf8, address(function, offset));
         in32(0xcfc)
     }
 
-    fn write(&mut self, function: Function, offset: u8, word: u32) {
+    fn write(&mut self, function: PciFunction, offset: u8, word: u32) {
         out32(0xcf8, address(function, offset));
         out32(0xcfc, word);
     }
 }
 
-fn address(function: Function, offset: u8) -> u32 {
+fn address(function: PciFunction, offset: u8) -> u32 {
     1 << 31 | u32::from(function.0) << 8 | u32::from(offset & !3)
 }
 
@@ -569,7 +569,7 @@ pub(super) fn ticks() -> u64 {
 
 /// The processor's tables for interrupts: descriptors, and a stack for exceptions.
 #[repr(C, align(16))]
-struct Tables {
+struct InterruptTables {
     idt: [[u64; 2]; 256],
     gdt: [u64; 5],
     /// The task segment. The stack for exceptions is its ninth word.
@@ -577,13 +577,17 @@ struct Tables {
     stack: [u8; 8192],
 }
 
-static TABLES: Own<Tables> =
-    Own(UnsafeCell::new(Tables { idt: [[0; 2]; 256], gdt: [0; 5], task: [0; 26], stack: [0; 8192] }));
+static TABLES: SingleThreadCell<InterruptTables> = SingleThreadCell(UnsafeCell::new(InterruptTables {
+    idt: [[0; 2]; 256],
+    gdt: [0; 5],
+    task: [0; 26],
+    stack: [0; 8192],
+}));
 
 /// Enables exception handlers, and the APIC's interrupts during [`halt`]. Called once, at the start.
 pub(super) fn interrupts() {
     #[repr(C, packed)]
-    struct Table(u16, u64);
+    struct TablePointer(u16, u64);
     let tables = TABLES.0.get();
     // SAFETY: no reference to the tables exists. They have the format the processor expects and stay where they are,
     // and the segments are those in use already.
@@ -604,8 +608,8 @@ pub(super) fn interrupts() {
         let task = addr_of!((*tables).task) as u64;
         let low = 103 | (task & 0xff_ffff) << 16 | 0x89 << 40 | (task >> 24 & 0xff) << 56;
         (*tables).gdt = [0, 0x00af_9b00_0000_ffff, 0x00cf_9300_0000_ffff, low, task >> 32];
-        let gdt = Table(5 * 8 - 1, addr_of!((*tables).gdt) as u64);
-        let idt = Table(256 * 16 - 1, addr_of_mut!((*tables).idt) as u64);
+        let gdt = TablePointer(5 * 8 - 1, addr_of!((*tables).gdt) as u64);
+        let idt = TablePointer(256 * 16 - 1, addr_of_mut!((*tables).idt) as u64);
         asm!("lgdt [{}]", "lidt [{}]", "ltr {:x}", in(reg) &gdt, in(reg) &idt, in(reg) 0x18, options(nostack));
     }
     // Masks the legacy interrupt controllers.

@@ -2,7 +2,7 @@
 
 use nine_guest::{Client, Dialect, Errno, File, OpenFlags, Options, Process, Qid, Wait};
 
-use crate::guest::host::{MILD, Temper, some, started};
+use crate::guest::host::{HostBehaviour, MILD, some, started};
 
 fn options(dialect: Dialect) -> Options {
     Options { dialect, ..Options::default() }
@@ -12,10 +12,10 @@ fn options(dialect: Dialect) -> Options {
 fn with(
     lines: u32,
     pages: u32,
-    temper: Temper,
+    temper: HostBehaviour,
     options: Options,
     f: impl FnOnce(&mut Client<Process>, &File),
-) -> crate::guest::host::Host {
+) -> crate::guest::host::TestHost {
     let (mut client, host) = started(lines, pages, temper, options);
     let root = client.attach("glenda", "").unwrap();
     f(&mut client, &root);
@@ -133,18 +133,18 @@ fn to_and_fro(client: &mut Client<Process>, root: &File, len: usize) {
 
 #[test]
 fn bytes_come_and_go_whole_with_hosts_of_all_tempers() {
-    let cut = |cut| Temper { cut, ..MILD };
+    let cut = |cut| HostBehaviour { cut, ..MILD };
     let tempers = [
         MILD,
-        Temper { inline: true, ..MILD },
+        HostBehaviour { inline: true, ..MILD },
         cut(1),
-        Temper { inline: true, ..cut(29) },
-        Temper { batch: 7, ..MILD },
-        Temper { batch: 32, inline: true, ..MILD },
-        Temper { msize: 4096, batch: 3, ..MILD },
-        Temper { msize: 512, ..MILD },
-        Temper { iounit: 10_000, batch: 5, ..MILD },
-        Temper { poll: true, msize: 65_536, ..MILD },
+        HostBehaviour { inline: true, ..cut(29) },
+        HostBehaviour { batch: 7, ..MILD },
+        HostBehaviour { batch: 32, inline: true, ..MILD },
+        HostBehaviour { msize: 4096, batch: 3, ..MILD },
+        HostBehaviour { msize: 512, ..MILD },
+        HostBehaviour { iounit: 10_000, batch: 5, ..MILD },
+        HostBehaviour { poll: true, msize: 65_536, ..MILD },
     ];
     for temper in tempers {
         for (lines, pages) in [(64, 1), (64, 3), (256, 1024)] {
@@ -155,7 +155,7 @@ fn bytes_come_and_go_whole_with_hosts_of_all_tempers() {
 
 #[test]
 fn a_channel_without_an_arena_carries_everything_in_the_ring() {
-    for temper in [MILD, Temper { msize: 4096, ..MILD }] {
+    for temper in [MILD, HostBehaviour { msize: 4096, ..MILD }] {
         let host = with(64, 0, temper, options(Dialect::U), |client, root| {
             let file = client.open(root, "data", OpenFlags::RDWR).unwrap();
             let bytes = some(100_000);
@@ -172,11 +172,11 @@ fn a_channel_without_an_arena_carries_everything_in_the_ring() {
 #[test]
 fn what_comes_short_is_asked_for_again_in_a_plain_file_and_told_elsewhere() {
     for batch in [1, 32] {
-        let temper = Temper { most: 5000, msize: 8192, batch, ..MILD };
+        let temper = HostBehaviour { most: 5000, msize: 8192, batch, ..MILD };
         with(64, 64, temper, options(Dialect::L), |client, root| {
             to_and_fro(client, root, 123_456);
         });
-        with(64, 64, Temper { most: 3000, ..temper }, options(Dialect::L), |client, root| {
+        with(64, 64, HostBehaviour { most: 3000, ..temper }, options(Dialect::L), |client, root| {
             let event = client.open(root, "event", OpenFlags::RDWR).unwrap();
             let bytes = some(20_000);
             assert_eq!(client.write(&event, 0, &bytes).unwrap(), 3000);
@@ -193,7 +193,7 @@ fn what_comes_short_is_asked_for_again_in_a_plain_file_and_told_elsewhere() {
 #[test]
 fn an_error_amid_a_transfer_is_told_after_what_went_well() {
     for batch in [1, 32] {
-        let temper = Temper { msize: 32 << 10, batch, ..MILD };
+        let temper = HostBehaviour { msize: 32 << 10, batch, ..MILD };
         let host = with(64, 256, temper, options(Dialect::L), |client, root| {
             let full = client.create(root, "full", OpenFlags::WRITE, 0o600).unwrap();
             let bytes = some(600_000);
@@ -254,13 +254,13 @@ fn fids_that_are_dropped_are_used_again() {
 
 #[test]
 fn a_host_may_speak_plain_9p2000_and_nothing_older() {
-    let plain = Temper { dialects: &[Dialect::P2000], ..MILD };
+    let plain = HostBehaviour { dialects: &[Dialect::P2000], ..MILD };
     with(64, 16, plain, options(Dialect::L), |client, root| {
         assert_eq!(client.spoken().0, Dialect::P2000);
         every_call(client, root);
     });
-    let none = Temper { dialects: &[], ..MILD };
-    let channel = crate::guest::host::Channel::new(64, 1);
+    let none = HostBehaviour { dialects: &[], ..MILD };
+    let channel = crate::guest::host::TestChannel::new(64, 1);
     let (passed, life) = channel.pass();
     let mut host = channel.host(none, life);
     let thread = std::thread::spawn(move || host.serve());

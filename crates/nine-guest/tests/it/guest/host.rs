@@ -17,7 +17,7 @@ use nine_ring::{End, Kind, Layout, Life, MOST, Memory, Note, Place};
 
 /// The behaviour of a host.
 #[derive(Clone, Copy, Debug)]
-pub struct Temper {
+pub struct HostBehaviour {
     pub dialects: &'static [Dialect],
     pub msize: u32,
     pub iounit: u32,
@@ -33,7 +33,7 @@ pub struct Temper {
     pub poll: bool,
 }
 
-pub const MILD: Temper = Temper {
+pub const MILD: HostBehaviour = HostBehaviour {
     dialects: &[Dialect::L, Dialect::U, Dialect::P2000],
     msize: 1 << 20,
     iounit: 0,
@@ -46,7 +46,7 @@ pub const MILD: Temper = Temper {
 
 /// A host's reply to a flush of a request it holds back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flushed {
+pub enum FlushReply {
     /// The answer, then the Rflush.
     Answer,
     /// An error (EINTR), then the Rflush.
@@ -57,7 +57,7 @@ pub enum Flushed {
 }
 
 /// The memory and the other resources of a channel's host.
-pub struct Channel {
+pub struct TestChannel {
     pub memory: Memory,
     pub file: OwnedFd,
     pub layout: Layout,
@@ -65,7 +65,7 @@ pub struct Channel {
     pub bells: [Bell; 2],
 }
 
-impl Channel {
+impl TestChannel {
     pub fn new(lines: u32, pages: u32) -> Self {
         Self::of(Layout::new(Kind::GuestAsks, lines, pages, "test"))
     }
@@ -83,28 +83,33 @@ impl Channel {
         (Passed { memory, wait, ring, life: theirs.into() }, ours.into())
     }
 
-    pub fn host(&self, temper: Temper, life: OwnedFd) -> Host {
+    pub fn host(&self, temper: HostBehaviour, life: OwnedFd) -> TestHost {
         let end = End::open(self.memory.clone(), self.layout);
         let [wait, ring] = [&self.bells[0], &self.bells[1]].map(|bell| bell.try_clone().unwrap());
-        Host {
+        TestHost {
             end,
             wait,
             ring,
             life,
             temper,
-            session: Session::default(),
-            files: Files::new(),
+            session: HostSession::default(),
+            files: HostFiles::new(),
             asked: Vec::new(),
             holds: Box::new(|_| false),
             held: Vec::new(),
-            flushed: Flushed::Rflush,
+            flushed: FlushReply::Rflush,
         }
     }
 }
 
 /// Starts a host on a thread, and joins a guest.
-pub fn started(lines: u32, pages: u32, temper: Temper, options: Options) -> (Client<Process>, Thread) {
-    let channel = Channel::new(lines, pages);
+pub fn started(
+    lines: u32,
+    pages: u32,
+    temper: HostBehaviour,
+    options: Options,
+) -> (Client<Process>, HostThread) {
+    let channel = TestChannel::new(lines, pages);
     let (passed, life) = channel.pass();
     let mut host = channel.host(temper, life);
     let thread = std::thread::spawn(move || {
@@ -112,15 +117,15 @@ pub fn started(lines: u32, pages: u32, temper: Temper, options: Options) -> (Cli
         host
     });
     let client = Process::new(passed).unwrap().client_with(options);
-    (client.unwrap(), Thread { thread })
+    (client.unwrap(), HostThread { thread })
 }
 
 /// Starts hosts on threads, for channels of these names in one memory. `ready` prepares their files. Joins a guest of
 /// each.
 pub fn several(
     names: &[&str],
-    mut ready: impl FnMut(&str, &mut Files),
-) -> (Vec<Client<Process>>, Vec<Thread>) {
+    mut ready: impl FnMut(&str, &mut HostFiles),
+) -> (Vec<Client<Process>>, Vec<HostThread>) {
     let layouts: Vec<_> = names.iter().map(|name| Layout::new(Kind::GuestAsks, 64, 4, name)).collect();
     let (memory, file) = linux::create(layouts.iter().map(|layout| layout.size).sum()).unwrap();
     let mut at = 0;
@@ -129,7 +134,8 @@ pub fn several(
             let part = memory.part(at, layout.size).unwrap();
             at += layout.size;
             let bells = [Bell::new().unwrap(), Bell::new().unwrap()];
-            let channel = Channel { memory: part, file: file.try_clone().unwrap(), layout: *layout, bells };
+            let channel =
+                TestChannel { memory: part, file: file.try_clone().unwrap(), layout: *layout, bells };
             let (passed, life) = channel.pass();
             let mut host = channel.host(MILD, life);
             ready(name, &mut host.files);
@@ -137,51 +143,51 @@ pub fn several(
                 host.serve();
                 host
             });
-            (passed, Thread { thread })
+            (passed, HostThread { thread })
         })
         .collect();
-    let join = |((passed, thread), name): ((Passed, Thread), &&str)| {
+    let join = |((passed, thread), name): ((Passed, HostThread), &&str)| {
         (Process::new(passed).unwrap().client_named(name, Options::default()).unwrap(), thread)
     };
     hosts.into_iter().zip(names).map(join).unzip()
 }
 
-pub struct Thread {
-    thread: JoinHandle<Host>,
+pub struct HostThread {
+    thread: JoinHandle<TestHost>,
 }
 
-impl Thread {
+impl HostThread {
     /// Returns the host after the guest has left.
-    pub fn join(self) -> Host {
+    pub fn join(self) -> TestHost {
         self.thread.join().unwrap()
     }
 }
 
-pub struct Host {
+pub struct TestHost {
     pub end: End,
     pub wait: Bell,
     pub ring: Bell,
     pub life: OwnedFd,
-    pub temper: Temper,
-    pub session: Session,
-    pub files: Files,
+    pub temper: HostBehaviour,
+    pub session: HostSession,
+    pub files: HostFiles,
     /// Requests not answered yet.
-    asked: Vec<Request>,
+    asked: Vec<HostRequest>,
     /// Returns whether it holds a message back.
     pub holds: Box<dyn FnMut(&Tmsg<'_>) -> bool + Send>,
     /// Requests that it holds back, by their tags.
-    held: Vec<(Tag, Request)>,
-    pub flushed: Flushed,
+    held: Vec<(Tag, HostRequest)>,
+    pub flushed: FlushReply,
 }
 
-struct Request {
+struct HostRequest {
     message: Vec<u8>,
     data: Option<Place>,
     room: Option<Place>,
 }
 
 #[derive(Default)]
-pub struct Session {
+pub struct HostSession {
     dialect: Option<Dialect>,
     pub fids: HashMap<u32, usize>,
     inbox: Vec<u8>,
@@ -195,9 +201,9 @@ pub struct Session {
     pub writes: Vec<usize>,
 }
 
-pub struct Files(pub Vec<Node>);
+pub struct HostFiles(pub Vec<HostTreeFile>);
 
-pub struct Node {
+pub struct HostTreeFile {
     pub parent: usize,
     pub name: &'static str,
     pub mode: u32,
@@ -206,9 +212,9 @@ pub struct Node {
     pub special: u8,
 }
 
-impl Files {
+impl HostFiles {
     fn new() -> Self {
-        let node = |name, mode, special| Node { parent: 0, name, mode, bytes: Vec::new(), special };
+        let node = |name, mode, special| HostTreeFile { parent: 0, name, mode, bytes: Vec::new(), special };
         Self(vec![
             node("/", mode::S_IFDIR | 0o755, 0),
             node("sub", mode::S_IFDIR | 0o755, 0),
@@ -216,7 +222,7 @@ impl Files {
             node("null", mode::S_IFCHR | 0o666, 0),
             node("event", mode::S_IFREG | 0o666, Qid::EVENT),
             node("denied", mode::S_IFREG, 0),
-            Node { parent: 1, ..node("leaf", mode::S_IFREG | 0o600, 0) },
+            HostTreeFile { parent: 1, ..node("leaf", mode::S_IFREG | 0o600, 0) },
         ])
     }
 
@@ -224,13 +230,13 @@ impl Files {
     pub fn put(&mut self, name: &'static str, bytes: &[u8]) {
         self.0.retain(|node| node.name != name || node.parent != 0);
         let bytes = bytes.to_vec();
-        self.0.push(Node { parent: 0, name, mode: mode::S_IFREG | 0o644, bytes, special: 0 });
+        self.0.push(HostTreeFile { parent: 0, name, mode: mode::S_IFREG | 0o644, bytes, special: 0 });
     }
 
     /// Adds a directory with a file to the root. Reads after the first entries fail.
     pub fn put_broken(&mut self) {
         let parent = self.0.len();
-        let node = |parent, name, mode| Node { parent, name, mode, bytes: Vec::new(), special: 0 };
+        let node = |parent, name, mode| HostTreeFile { parent, name, mode, bytes: Vec::new(), special: 0 };
         self.0.push(node(0, "broken", mode::S_IFDIR | 0o755));
         self.0.push(node(parent, "told", mode::S_IFREG | 0o644));
     }
@@ -238,7 +244,7 @@ impl Files {
     /// Adds a directory to the root that lists only itself, endlessly.
     pub fn put_endless(&mut self) {
         let mode = mode::S_IFDIR | 0o755;
-        self.0.push(Node { parent: 0, name: "endless", mode, bytes: Vec::new(), special: 0 });
+        self.0.push(HostTreeFile { parent: 0, name: "endless", mode, bytes: Vec::new(), special: 0 });
     }
 
     /// Returns the contents of the file of this name.
@@ -252,7 +258,7 @@ impl Files {
     }
 }
 
-impl Host {
+impl TestHost {
     /// Serves one guest after the other until the last one has gone.
     pub fn serve(&mut self) {
         self.serve_until(|_| false);
@@ -265,7 +271,7 @@ impl Host {
             let life = self.end.life();
             if life == Life::Another {
                 self.end.serve();
-                self.session = Session::default();
+                self.session = HostSession::default();
                 self.asked.clear();
                 self.held.clear();
                 self.rouse();
@@ -329,7 +335,7 @@ impl Host {
                 break;
             }
             let message = inbox.drain(..here).collect();
-            self.asked.push(Request { message, data, room });
+            self.asked.push(HostRequest { message, data, room });
         }
         if self.asked.len() >= self.temper.batch {
             self.answer_all();
@@ -353,7 +359,7 @@ impl Host {
             if let Tmsg::Flush { oldtag } = asked {
                 self.flush(tag, oldtag);
             } else if (self.holds)(&asked) {
-                self.held.push((tag, Request { message, data: None, room: request.room }));
+                self.held.push((tag, HostRequest { message, data: None, room: request.room }));
             } else {
                 self.answer(tag, asked, request.room);
             }
@@ -361,18 +367,18 @@ impl Host {
     }
 
     fn flush(&mut self, tag: Tag, oldtag: Tag) {
-        if self.flushed == Flushed::Nothing {
+        if self.flushed == FlushReply::Nothing {
             return;
         }
         if let Some(n) = self.held.iter().position(|(held, _)| *held == oldtag) {
-            let (_, Request { message, room, .. }) = self.held.remove(n);
+            let (_, HostRequest { message, room, .. }) = self.held.remove(n);
             match self.flushed {
-                Flushed::Answer => {
+                FlushReply::Answer => {
                     let (_, asked) = Tmsg::decode(&message, self.session.dialect.unwrap()).unwrap();
                     self.answer(oldtag, asked, room);
                 }
-                Flushed::Interrupted => self.send(oldtag, &Rmsg::Lerror { ecode: Errno::EINTR.0 }, None),
-                Flushed::Rflush | Flushed::Nothing => {}
+                FlushReply::Interrupted => self.send(oldtag, &Rmsg::Lerror { ecode: Errno::EINTR.0 }, None),
+                FlushReply::Rflush | FlushReply::Nothing => {}
             }
         }
         self.send(tag, &Rmsg::Flush {}, None);
@@ -496,7 +502,7 @@ impl Host {
                 if there.is_none() {
                     let name = kept_name(String::from_utf8(name.to_vec()).unwrap());
                     let mode = mode::S_IFREG | bits & 0o777;
-                    files.0.push(Node { parent, name, mode, bytes: Vec::new(), special: 0 });
+                    files.0.push(HostTreeFile { parent, name, mode, bytes: Vec::new(), special: 0 });
                 }
                 files.0[n].bytes.clear();
                 fids.insert(fid.0, n);
@@ -592,7 +598,7 @@ impl Host {
     }
 }
 
-fn attr(files: &Files, n: usize) -> Attr {
+fn attr(files: &HostFiles, n: usize) -> Attr {
     let node = &files.0[n];
     let size = node.bytes.len() as u64;
     Attr {
@@ -605,7 +611,7 @@ fn attr(files: &Files, n: usize) -> Attr {
 }
 
 /// Appends entries by their number, which is their cookie, or by an offset in the stat records.
-fn directory(files: &Files, dir: usize, dialect: Dialect, offset: u64, count: u32, list: &mut Vec<u8>) {
+fn directory(files: &HostFiles, dir: usize, dialect: Dialect, offset: u64, count: u32, list: &mut Vec<u8>) {
     let limit = if dialect.base == Base::L { count as usize } else { usize::MAX };
     let mut entries = DirBuf::new(dialect, limit, std::sync::Arc::new(Numeric));
     let from = if dialect.base == Base::L { offset } else { 0 };

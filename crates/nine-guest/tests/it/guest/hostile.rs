@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nine_guest::{Client, Errno, File, OpenFlags, Options, Process, Wait};
 use nine_ring::{Life, MOST, Note, Place};
 
-use crate::guest::host::{Channel, Host, MILD};
+use crate::guest::host::{MILD, TestChannel, TestHost};
 
-struct Chance(u64);
+struct TestRandom(u64);
 
-impl Chance {
+impl TestRandom {
     fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -20,7 +20,7 @@ impl Chance {
 }
 
 /// The pieces of an answer to a request with this tag and room.
-type Lie = fn(tag: u16, room: Place) -> Vec<(Vec<u8>, Note)>;
+type ForgedReply = fn(tag: u16, room: Place) -> Vec<(Vec<u8>, Note)>;
 
 fn message(ty: u8, tag: u16, body: &[u8]) -> Vec<u8> {
     let size = 7 + body.len() as u32;
@@ -35,8 +35,8 @@ fn placed(tag: u16, room: Place, count: u32) -> (Vec<u8>, Note) {
 }
 
 /// Returns a guest with an open file, and its host, which does nothing more.
-fn opened() -> (Client<Process>, File, Host) {
-    let channel = Channel::new(64, 8);
+fn opened() -> (Client<Process>, File, TestHost) {
+    let channel = TestChannel::new(64, 8);
     let (passed, life) = channel.pass();
     let mut host = channel.host(MILD, life);
     let thread = std::thread::spawn(move || {
@@ -54,7 +54,7 @@ fn opened() -> (Client<Process>, File, Host) {
 }
 
 /// Lets the host answer the next request with this.
-fn lie(host: &mut Host, lie: Lie) {
+fn lie(host: &mut TestHost, lie: ForgedReply) {
     let mut bytes = [0; MOST];
     let piece = loop {
         match host.end.take(&mut bytes).unwrap() {
@@ -74,7 +74,7 @@ fn lie(host: &mut Host, lie: Lie) {
 
 #[test]
 fn an_answer_that_is_none_ends_the_channel() {
-    let none: &[(&str, Lie)] = &[
+    let none: &[(&str, ForgedReply)] = &[
         ("another tag", |tag, _| vec![(message(117, tag + 1, &[0; 4]), Note::None)]),
         ("no tag", |_, room| vec![placed(u16::MAX, room, 3)]),
         ("the answer to something else", |tag, _| vec![(message(119, tag, &[0; 4]), Note::None)]),
@@ -136,7 +136,7 @@ fn an_answer_that_is_none_ends_the_channel() {
 
 #[test]
 fn an_answer_to_a_write_is_as_short_as_it_is() {
-    let none: &[(&str, Lie)] = &[
+    let none: &[(&str, ForgedReply)] = &[
         ("more than was written", |tag, _| vec![(message(119, tag, &4001u32.to_le_bytes()), Note::None)]),
         ("bytes behind it", |tag, _| vec![(message(119, tag, &[1, 0, 0, 0, 0]), Note::None)]),
         ("a place", |tag, room| {
@@ -169,11 +169,11 @@ fn an_answer_to_a_write_is_as_short_as_it_is() {
 
 #[test]
 fn whatever_a_host_says_a_call_ends() {
-    let mut chance = Chance(13);
+    let mut chance = TestRandom(13);
     let (mut errors, mut fine) = (0, 0);
     for _ in 0..300 {
         let (mut client, file, mut host) = opened();
-        let mut chance_there = Chance(chance.below(u64::MAX) | 1);
+        let mut chance_there = TestRandom(chance.below(u64::MAX) | 1);
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 for _ in 0..3 {
@@ -200,7 +200,7 @@ fn whatever_a_host_says_a_call_ends() {
 }
 
 /// Answers the next request with a valid, slightly wrong or random answer. `false` if there was no request.
-fn answer_by_chance(host: &mut Host, chance: &mut Chance) -> bool {
+fn answer_by_chance(host: &mut TestHost, chance: &mut TestRandom) -> bool {
     let mut bytes = [0; MOST];
     let mut looks = 0;
     let piece = loop {
@@ -247,15 +247,15 @@ fn answer_by_chance(host: &mut Host, chance: &mut Chance) -> bool {
 
 #[test]
 fn what_is_changed_under_its_eyes_hurts_nobody_else() {
-    let mut chance = Chance(5);
+    let mut chance = TestRandom(5);
     for round in 0..40 {
-        let channel = Channel::new(64, 8);
+        let channel = TestChannel::new(64, 8);
         let (passed, life) = channel.pass();
         let mut host = channel.host(MILD, life);
         let memory = channel.memory.clone();
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let mut scribbler = Chance(chance.below(u64::MAX) | 1);
+            let mut scribbler = TestRandom(chance.below(u64::MAX) | 1);
             let stop = &stop;
             scope.spawn(move || {
                 // Answers, and meanwhile overwrites both rings, the arena, and the words of the first page.

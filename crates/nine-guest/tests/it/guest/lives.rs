@@ -5,13 +5,13 @@ use std::os::fd::OwnedFd;
 use nine_guest::{Client, Errno, OpenFlags, Options, Process, Wait};
 use nine_ring::{End, Kind, Layout};
 
-use crate::guest::host::{Channel, Host, MILD};
+use crate::guest::host::{MILD, TestChannel, TestHost};
 
 const WAYS: [Wait; 3] = [Wait::Poll, Wait::Interrupt, Wait::Adaptive];
 
 /// Returns an attached guest, and its host, which does nothing more.
-fn attached(wait: Wait) -> (Client<Process>, nine_guest::File, Host, Channel) {
-    let channel = Channel::new(64, 4);
+fn attached(wait: Wait) -> (Client<Process>, nine_guest::File, TestHost, TestChannel) {
+    let channel = TestChannel::new(64, 4);
     let (passed, life) = channel.pass();
     let mut host = channel.host(MILD, life);
     let served = std::thread::spawn(move || {
@@ -100,7 +100,7 @@ fn a_host_that_begins_anew_fails_what_is_under_way_and_is_joined_again() {
 #[test]
 fn what_a_new_host_lays_out_anew_is_learned_by_joining() {
     let big = Layout::new(Kind::GuestAsks, 64, 8, "big");
-    let channel = Channel::of(big);
+    let channel = TestChannel::of(big);
     let (passed, life) = channel.pass();
     let mut host = channel.host(MILD, life);
     let thread = std::thread::spawn(move || {
@@ -141,7 +141,7 @@ fn a_second_guest_takes_the_place_of_the_first() {
 #[test]
 fn a_guest_joins_channels_of_files_only() {
     for kind in [Kind::Bytes, Kind::HostAsks] {
-        let channel = Channel::of(Layout::new(kind, 64, 1, ""));
+        let channel = TestChannel::of(Layout::new(kind, 64, 1, ""));
         let (passed, life) = channel.pass();
         let mut host = channel.host(MILD, life);
         let thread = std::thread::spawn(move || host.serve());
@@ -150,7 +150,7 @@ fn a_guest_joins_channels_of_files_only() {
         thread.join().unwrap();
     }
     // No host has opened it.
-    let channel = Channel::new(64, 1);
+    let channel = TestChannel::new(64, 1);
     let error = Process::new(channel.pass().0).unwrap().client().map(|_| ()).unwrap_err();
     assert_eq!((error.errno, error.ename()), (Errno::ENOTCONN, "there is no channel in this memory"));
 }

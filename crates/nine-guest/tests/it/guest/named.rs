@@ -7,11 +7,11 @@ use nine_guest::{Errno, OpenFlags, Options, Process};
 use nine_ring::linux::{self, Bell, Passed};
 use nine_ring::{End, Kind, Layout};
 
-use crate::guest::host::{Channel, MILD, some};
+use crate::guest::host::{MILD, TestChannel, some};
 use crate::guest::programs::{PLAIN, SANITIZED, compiled};
 
 /// Returns memory with three channels, and the hosts of two; the second one, `files`, is not opened yet.
-fn three() -> (Channel, [End; 2]) {
+fn three() -> (TestChannel, [End; 2]) {
     let layouts = [("net", 128, 3), ("files", 64, 4), ("console", 64, 0)]
         .map(|(name, lines, pages)| Layout::new(Kind::GuestAsks, lines, pages, name));
     let (memory, file) = linux::create(layouts.iter().map(|layout| layout.size).sum()).unwrap();
@@ -19,7 +19,7 @@ fn three() -> (Channel, [End; 2]) {
     let part = |at, layout: Layout| memory.part(at, layout.size).unwrap();
     let others = [End::open(part(0, net), net), End::open(part(net.size + files.size, console), console)];
     let memory = part(net.size, files);
-    (Channel { memory, file, layout: files, bells: [Bell::new().unwrap(), Bell::new().unwrap()] }, others)
+    (TestChannel { memory, file, layout: files, bells: [Bell::new().unwrap(), Bell::new().unwrap()] }, others)
 }
 
 #[test]

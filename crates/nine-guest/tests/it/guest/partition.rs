@@ -4,14 +4,14 @@ use std::fmt::Write;
 
 use nine_guest::{Client, Errno, Error, How, Join, OWN, Outcome, Partition, Process, Result};
 
-use crate::guest::host::{Files, Host, Thread, several, some};
+use crate::guest::host::{HostFiles, HostThread, TestHost, several, some};
 
-type Part = Partition<Process>;
+type ProcessPartition = Partition<Process>;
 
 /// Starts a partition with this input and without the file `but` of `self`. Returns it and its hosts, that of `self`
 /// first.
-fn started(stdin: &[u8], but: &str) -> (Part, Vec<Thread>) {
-    let ready = |name: &str, files: &mut Files| {
+fn started(stdin: &[u8], but: &str) -> (ProcessPartition, Vec<HostThread>) {
+    let ready = |name: &str, files: &mut HostFiles| {
         if name != "self" {
             return files.put("data", name.as_bytes());
         }
@@ -38,7 +38,7 @@ fn started(stdin: &[u8], but: &str) -> (Part, Vec<Thread>) {
 }
 
 /// Ends a partition with this outcome. Returns the host of `self`.
-fn ended(mut part: Part, mut hosts: Vec<Thread>, outcome: impl Outcome) -> Host {
+fn ended(mut part: ProcessPartition, mut hosts: Vec<HostThread>, outcome: impl Outcome) -> TestHost {
     part.end(outcome).unwrap();
     drop(part);
     let own = hosts.remove(0).join();
@@ -47,7 +47,7 @@ fn ended(mut part: Part, mut hosts: Vec<Thread>, outcome: impl Outcome) -> Host 
 }
 
 /// Returns the contents of stdout, stderr and exit.
-fn said(host: &Host) -> [&str; 3] {
+fn said(host: &TestHost) -> [&str; 3] {
     ["stdout", "stderr", "exit"].map(|name| std::str::from_utf8(host.files.bytes(name)).unwrap())
 }
 
@@ -101,7 +101,7 @@ fn what_cannot_be_said_is_an_error_and_the_status_says_so() {
     writeln!(part.stdout, "lost").unwrap_err();
     part.end(()).unwrap();
     drop(part);
-    let own = hosts.into_iter().map(Thread::join).next().unwrap();
+    let own = hosts.into_iter().map(HostThread::join).next().unwrap();
     assert_eq!(own.files.bytes("exit"), b"1");
     assert!(own.files.bytes("stderr").starts_with(b"prog: "));
 }

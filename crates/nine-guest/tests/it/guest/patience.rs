@@ -12,34 +12,34 @@ use nine_proto::msg::Tmsg;
 use nine_ring::Life;
 use nine_ring::linux::Passed;
 
-use crate::guest::host::{Channel, Flushed, Host, MILD, Temper, some};
+use crate::guest::host::{FlushReply, HostBehaviour, MILD, TestChannel, TestHost, some};
 use crate::guest::programs::{PLAIN, SANITIZED, compiled};
 
 const PATIENCE: Duration = Duration::from_secs(7);
 
 /// A host written by hand, and its guest's clock.
 #[derive(Clone)]
-struct Hand(Rc<RefCell<State>>);
+struct ManualHost(Rc<RefCell<ManualHostState>>);
 
-struct State {
-    host: Host,
+struct ManualHostState {
+    host: TestHost,
     now: Duration,
     /// It does nothing at all.
     is_deaf: bool,
 }
 
-impl Hand {
-    fn new(channel: &Channel, temper: Temper) -> Self {
+impl ManualHost {
+    fn new(channel: &TestChannel, temper: HostBehaviour) -> Self {
         let host = channel.host(temper, channel.pass().1);
-        Self(Rc::new(RefCell::new(State { host, now: Duration::from_secs(1000), is_deaf: false })))
+        Self(Rc::new(RefCell::new(ManualHostState { host, now: Duration::from_secs(1000), is_deaf: false })))
     }
 
-    fn host(&self) -> RefMut<'_, Host> {
+    fn host(&self) -> RefMut<'_, TestHost> {
         RefMut::map(self.0.borrow_mut(), |state| &mut state.host)
     }
 
     /// Makes the host hold back the messages that `holds` selects, and reply to flushes like this.
-    fn holds(&self, holds: impl FnMut(&Tmsg<'_>) -> bool + Send + 'static, flushed: Flushed) {
+    fn holds(&self, holds: impl FnMut(&Tmsg<'_>) -> bool + Send + 'static, flushed: FlushReply) {
         let mut host = self.host();
         (host.holds, host.flushed) = (Box::new(holds), flushed);
     }
@@ -51,7 +51,7 @@ impl Hand {
     /// The host takes a step, or time advances to `end`.
     fn step(&self, end: Duration) {
         let mut state = self.0.borrow_mut();
-        let State { host, now, is_deaf } = &mut *state;
+        let ManualHostState { host, now, is_deaf } = &mut *state;
         if !*is_deaf && host.end.life() == Life::Another {
             host.end.serve();
         } else if *is_deaf || !host.turn() {
@@ -60,7 +60,7 @@ impl Hand {
     }
 }
 
-impl Line for Hand {
+impl Line for ManualHost {
     fn ring(&self) {}
 
     fn sleep(&self) -> bool {
@@ -92,9 +92,9 @@ fn options(wait: Wait) -> Options {
 }
 
 /// Returns a guest with an open file of 100,000 bytes, and its host.
-fn opened(pages: u32, wait: Wait) -> (Client<Hand>, File, Hand, Channel) {
-    let channel = Channel::new(64, pages);
-    let hand = Hand::new(&channel, Temper { msize: 8192, ..MILD });
+fn opened(pages: u32, wait: Wait) -> (Client<ManualHost>, File, ManualHost, TestChannel) {
+    let channel = TestChannel::new(64, pages);
+    let hand = ManualHost::new(&channel, HostBehaviour { msize: 8192, ..MILD });
     hand.host().files.0[2].bytes = some(100_000);
     let mut client = Client::join(channel.memory.clone(), hand.clone(), options(wait)).unwrap();
     let root = client.attach("glenda", "").unwrap();
@@ -119,7 +119,7 @@ fn what_is_not_answered_in_time_is_as_if_it_had_not_been_asked() {
         let (mut client, file, hand, _channel) = opened(4, wait);
         let bytes = hand.host().files.0[2].bytes.clone();
         for round in 0..100 {
-            hand.holds(holds_all, Flushed::Rflush);
+            hand.holds(holds_all, FlushReply::Rflush);
             let before = hand.now();
             let mut into = [0; 8000];
             let error = match round % 7 {
@@ -135,7 +135,7 @@ fn what_is_not_answered_in_time_is_as_if_it_had_not_been_asked() {
             let waited = hand.now() - before;
             assert!((PATIENCE..PATIENCE + Duration::from_secs(2)).contains(&waited), "{waited:?}");
             // No room and no fid was lost; nothing was written.
-            hand.holds(|_| false, Flushed::Rflush);
+            hand.holds(|_| false, FlushReply::Rflush);
             drop(client.buffer(4 * 4096).unwrap());
             assert_eq!(client.read(&file, 0, &mut into).unwrap(), 8000);
             assert!(into == bytes[..8000]);
@@ -156,12 +156,12 @@ fn an_answer_that_comes_before_the_rflush_counts() {
         let bytes = hand.host().files.0[2].bytes.clone();
         for len in [10, 8000] {
             let mut into = vec![0; len];
-            hand.holds(holds_all, Flushed::Answer);
+            hand.holds(holds_all, FlushReply::Answer);
             assert_eq!(client.read(&file, 0, &mut into).unwrap(), len);
             assert!(into == bytes[..len]);
             assert_eq!(client.write(&file, 50_000, &into).unwrap(), len);
             assert_eq!(client.stat(&file).unwrap().size, 100_000);
-            hand.holds(holds_all, Flushed::Interrupted);
+            hand.holds(holds_all, FlushReply::Interrupted);
             assert_eq!(client.read(&file, 0, &mut into).unwrap_err().errno, Errno::EINTR);
             assert_eq!(client.stat(&file).unwrap_err().errno, Errno::EINTR);
         }
@@ -176,21 +176,21 @@ fn fids_are_what_the_host_says_they_are() {
     let fids = || hand.host().session.fids.len();
     assert_eq!(fids(), 2);
     // A clunk that timed out: the fid still exists, and is clunked with the next walk.
-    hand.holds(holds_all, Flushed::Rflush);
+    hand.holds(holds_all, FlushReply::Rflush);
     assert!(late(&client.clunk(file).unwrap_err()));
     assert!(late(&client.attach("glenda", "").unwrap_err()), "the clunk first, then this");
     assert_eq!(fids(), 2);
-    hand.holds(|_| false, Flushed::Rflush);
+    hand.holds(|_| false, FlushReply::Rflush);
     let file = client.walk(&root, "data").unwrap();
     assert_eq!(fids(), 2);
     // A clunk that is answered in spite of the flush has succeeded.
-    hand.holds(holds_all, Flushed::Answer);
+    hand.holds(holds_all, FlushReply::Answer);
     client.clunk(file).unwrap();
     assert_eq!(fids(), 1);
     // The same for removed files, and for files that were only walked to.
-    hand.holds(|_| false, Flushed::Rflush);
+    hand.holds(|_| false, FlushReply::Rflush);
     let new = client.create(&root, "new", OpenFlags::RDWR, 0o600).unwrap();
-    hand.holds(|ask| matches!(ask, Tmsg::Remove { .. } | Tmsg::Lopen { .. }), Flushed::Rflush);
+    hand.holds(|ask| matches!(ask, Tmsg::Remove { .. } | Tmsg::Lopen { .. }), FlushReply::Rflush);
     assert!(late(&client.remove(new).unwrap_err()));
     assert!(late(&client.open(&root, "data", OpenFlags::READ).unwrap_err()));
     drop(client.walk(&root, "").unwrap());
@@ -200,8 +200,9 @@ fn fids_are_what_the_host_says_they_are() {
 
 #[test]
 fn of_a_large_transfer_comes_what_was_answered_in_a_row() {
-    for (wait, flushed) in
-        WAYS.into_iter().flat_map(|wait| [Flushed::Rflush, Flushed::Answer].map(|flushed| (wait, flushed)))
+    for (wait, flushed) in WAYS
+        .into_iter()
+        .flat_map(|wait| [FlushReply::Rflush, FlushReply::Answer].map(|flushed| (wait, flushed)))
     {
         let (mut client, file, hand, _channel) = opened(64, wait);
         let bytes = hand.host().files.0[2].bytes.clone();
@@ -213,7 +214,7 @@ fn of_a_large_transfer_comes_what_was_answered_in_a_row() {
             hand.holds(here, flushed);
             let mut into = vec![0; 100_000];
             match client.read(&file, 0, &mut into) {
-                Ok(len) if flushed == Flushed::Answer => assert_eq!(len, 100_000),
+                Ok(len) if flushed == FlushReply::Answer => assert_eq!(len, 100_000),
                 Ok(len) => assert!(held - 8192 < len as u64 && len as u64 <= held, "{len} before {held}"),
                 Err(error) => assert!(held == 0 && late(&error), "{error}"),
             }
@@ -232,7 +233,7 @@ fn of_a_large_transfer_comes_what_was_answered_in_a_row() {
 fn a_host_that_does_not_answer_the_flush_is_given_up() {
     for wait in WAYS {
         let (mut client, file, hand, _channel) = opened(4, wait);
-        hand.holds(holds_all, Flushed::Nothing);
+        hand.holds(holds_all, FlushReply::Nothing);
         let before = hand.now();
         let error = client.read(&file, 0, &mut [0; 8000]).unwrap_err();
         assert!(error.errno == Errno::ETIMEDOUT && error.ename().contains("channel ends"), "{error}");
@@ -241,7 +242,7 @@ fn a_host_that_does_not_answer_the_flush_is_given_up() {
         assert_eq!(client.is_alive().unwrap_err(), error);
         assert_eq!(client.stat(&file).unwrap_err(), error);
         // Then the guest joins again.
-        hand.holds(|_| false, Flushed::Nothing);
+        hand.holds(|_| false, FlushReply::Nothing);
         client.reconnect().unwrap();
         let root = client.attach("glenda", "").unwrap();
         drop(client.buffer(4 * 4096).unwrap());
@@ -261,8 +262,8 @@ fn a_host_that_takes_nothing_or_serves_nobody_is_given_up() {
         assert!(client.is_alive().is_err());
         hand.is_deaf(false);
         client.reconnect().unwrap();
-        let channel = Channel::new(64, 4);
-        let hand = Hand::new(&channel, MILD);
+        let channel = TestChannel::new(64, 4);
+        let hand = ManualHost::new(&channel, MILD);
         hand.is_deaf(true);
         let error = Client::join(channel.memory.clone(), hand, options(wait)).err().unwrap();
         assert_eq!(
@@ -275,7 +276,7 @@ fn a_host_that_takes_nothing_or_serves_nobody_is_given_up() {
 #[test]
 fn a_process_has_a_clock_and_a_host_that_is_woken() {
     for wait in WAYS {
-        let channel = Channel::new(64, 4);
+        let channel = TestChannel::new(64, 4);
         let (passed, life) = channel.pass();
         let mut host = channel.host(MILD, life);
         host.holds = Box::new(|ask| matches!(ask, Tmsg::Getattr { .. }));
@@ -303,17 +304,17 @@ fn so_has_a_program_in_c() {
     for (flags, name) in [(PLAIN, "patience"), (SANITIZED, "patience-sanitized")] {
         let program = compiled("tests/patience.c", flags, name);
         for (flushed, said) in [
-            (Flushed::Rflush, [given_up, given_up, given_up, "3000 0 0\n", ""].concat()),
-            (Flushed::Answer, ["0 0 0\n", "3000 0 0\n", "0 0 0\n", "-1 9 0\n"].concat()),
-            (Flushed::Interrupted, ["-1 4 0\n", "-1 4 0\n", "-1 4 0\n", "-1 9 0\n"].concat()),
-            (Flushed::Nothing, [ended, ended, ended, ended, "0 0 0\n"].concat()),
+            (FlushReply::Rflush, [given_up, given_up, given_up, "3000 0 0\n", ""].concat()),
+            (FlushReply::Answer, ["0 0 0\n", "3000 0 0\n", "0 0 0\n", "-1 9 0\n"].concat()),
+            (FlushReply::Interrupted, ["-1 4 0\n", "-1 4 0\n", "-1 4 0\n", "-1 9 0\n"].concat()),
+            (FlushReply::Nothing, [ended, ended, ended, ended, "0 0 0\n"].concat()),
         ] {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("socket");
             let listener = UnixListener::bind(&path).unwrap();
             let host = std::thread::spawn(move || {
                 let (socket, _) = listener.accept().unwrap();
-                let channel = Channel::new(64, 2);
+                let channel = TestChannel::new(64, 2);
                 let mut host = channel.host(MILD, socket.into());
                 host.files.0[2].bytes = b"what is in the file\n".repeat(200);
                 (host.holds, host.flushed) = (Box::new(held), flushed);

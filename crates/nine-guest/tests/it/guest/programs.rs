@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 
 use nine_ring::linux::{self, Passed, VARIABLE};
 
-use crate::guest::host::{Channel, Host, MILD, Temper, some};
+use crate::guest::host::{HostBehaviour, MILD, TestChannel, TestHost, some};
 
 pub const PLAIN: &[&str] = &["-O2"];
 pub const SANITIZED: &[&str] = &["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
@@ -31,13 +31,19 @@ pub fn compiled(source: &str, flags: &[&str], name: &str) -> PathBuf {
 }
 
 /// Runs a program with a host of this behaviour behind a socket. Returns its output and the host.
-fn dialled(program: &Path, args: &[&str], input: &[u8], temper: Temper, pages: u32) -> (Output, Host) {
+fn dialled(
+    program: &Path,
+    args: &[&str],
+    input: &[u8],
+    temper: HostBehaviour,
+    pages: u32,
+) -> (Output, TestHost) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
     let host = std::thread::spawn(move || {
         let (socket, _) = listener.accept().unwrap();
-        let channel = Channel::new(64, pages);
+        let channel = TestChannel::new(64, pages);
         let [ring, wait] = [&channel.bells[0], &channel.bells[1]];
         let mut host = channel.host(temper, socket.into());
         Passed::send(&channel.file, wait, ring, &host.life).unwrap();
@@ -82,9 +88,9 @@ fn built(name: &str) -> PathBuf {
 fn cat_and_null(cat: &Path, null: &Path) {
     let tempers = [
         MILD,
-        Temper { inline: true, cut: 29, ..MILD },
-        Temper { msize: 8192, most: 5000, ..MILD },
-        Temper { msize: 512, cut: 3, ..MILD },
+        HostBehaviour { inline: true, cut: 29, ..MILD },
+        HostBehaviour { msize: 8192, most: 5000, ..MILD },
+        HostBehaviour { msize: 512, cut: 3, ..MILD },
     ];
     for temper in tempers {
         let (output, host) = dialled(cat, &["data"], b"", temper, 64);
@@ -105,7 +111,7 @@ fn cat_and_null(cat: &Path, null: &Path) {
         (&["-z", "null", "300000", "20"], 256, false),
         (&["-z", "-i", "null", "0", "20"], 1, false),
     ] {
-        let (output, host) = dialled(null, args, b"", Temper { poll, ..MILD }, pages);
+        let (output, host) = dialled(null, args, b"", HostBehaviour { poll, ..MILD }, pages);
         let size = args[args.len() - 2];
         let text = String::from_utf8(good(&output).to_vec()).unwrap();
         assert!(text.starts_with(&format!("{size} ")) && text.ends_with(" us\n"), "{text}");
@@ -164,7 +170,7 @@ fn the_header_compiles_after_any_other_header() {
 fn a_program_inherits_its_channel() {
     let in_c = compiled("examples/cat.c", PLAIN, "cat-inherits");
     for cat in [in_c, built("cat")] {
-        let channel = Channel::new(64, 16);
+        let channel = TestChannel::new(64, 16);
         let (passed, life) = channel.pass();
         let mut host = channel.host(MILD, life);
         host.files.0[2].bytes = some(100_000);

@@ -10,16 +10,16 @@ use nine_guest::How::{After, Before, Replace};
 use nine_guest::{Errno, OpenFlags, Options, Process, Qid, Result, Shared, Space};
 use nine_proto::msg::Tmsg;
 
-use crate::guest::host::{Channel, Flushed, MILD, Node, Thread, kept_name, several};
+use crate::guest::host::{FlushReply, HostThread, HostTreeFile, MILD, TestChannel, kept_name, several};
 
 /// A space, its trees, and their hosts. The file `data` of each tree contains its name.
-struct World {
+struct SpaceFixture {
     space: Space<Process>,
     trees: Vec<Shared<Process>>,
-    hosts: Vec<Thread>,
+    hosts: Vec<HostThread>,
 }
 
-impl World {
+impl SpaceFixture {
     /// Mounts the first tree at `/`.
     fn new(names: &[&'static str]) -> Self {
         let (clients, hosts) = several(names, |name, files| {
@@ -35,7 +35,7 @@ impl World {
                 let long = kept_name("x".repeat(10_000));
                 for _ in 0..450 {
                     let mode = files.0[2].mode;
-                    files.0.push(Node { parent: 1, name: long, mode, bytes: Vec::new(), special: 0 });
+                    files.0.push(HostTreeFile { parent: 1, name: long, mode, bytes: Vec::new(), special: 0 });
                 }
             }
         });
@@ -56,15 +56,15 @@ impl World {
     }
 
     /// Returns the files of each tree, after all clients have gone.
-    fn end(self) -> Vec<crate::guest::host::Files> {
+    fn end(self) -> Vec<crate::guest::host::HostFiles> {
         drop((self.space, self.trees));
         self.hosts.into_iter().map(|host| host.join().files).collect()
     }
 }
 
 /// Returns a tree of a host that holds these requests back, and replies to their flushes like this.
-fn held(holds: fn(&Tmsg<'_>) -> bool, flushed: Flushed) -> (Shared<Process>, JoinHandle<()>) {
-    let channel = Channel::new(64, 4);
+fn held(holds: fn(&Tmsg<'_>) -> bool, flushed: FlushReply) -> (Shared<Process>, JoinHandle<()>) {
+    let channel = TestChannel::new(64, 4);
     let (passed, life) = channel.pass();
     let mut host = channel.host(MILD, life);
     (host.holds, host.flushed) = (Box::new(holds), flushed);
@@ -85,7 +85,7 @@ fn failed<T>(done: Result<T>) -> Result<()> {
 
 #[test]
 fn what_is_mounted_below_a_mount_goes_with_what_it_is_mounted_on() {
-    let mut world = World::new(&["a", "b", "c"]);
+    let mut world = SpaceFixture::new(&["a", "b", "c"]);
     let [_, b, c] = &world.trees[..] else { unreachable!() };
     world.space.mount(b, "", "/sub", Replace).unwrap();
     // There is no such directory, and there need not be one.
@@ -110,7 +110,7 @@ fn what_is_mounted_below_a_mount_goes_with_what_it_is_mounted_on() {
 
 #[test]
 fn of_a_union_the_first_member_wins_and_takes_what_is_made() {
-    let mut world = World::new(&["a", "b", "c"]);
+    let mut world = SpaceFixture::new(&["a", "b", "c"]);
     let [_, b, c] = &world.trees[..] else { unreachable!() };
     world.space.mount(b, "", "/", Before).unwrap();
     world.space.mount(c, "", "/", After).unwrap();
@@ -142,7 +142,7 @@ fn of_a_union_the_first_member_wins_and_takes_what_is_made() {
 
 #[test]
 fn what_is_bound_is_seen_at_both_places_and_written_there() {
-    let mut world = World::new(&["a", "b"]);
+    let mut world = SpaceFixture::new(&["a", "b"]);
     let b = world.trees[1].clone();
     world.space.bind("/sub", "/here", Replace).unwrap();
     world.space.bind("/data", "/here/leaf", Replace).unwrap();
@@ -166,7 +166,7 @@ fn what_is_bound_is_seen_at_both_places_and_written_there() {
 
 #[test]
 fn no_bind_makes_a_walk_that_does_not_end() {
-    let mut world = World::new(&["a"]);
+    let mut world = SpaceFixture::new(&["a"]);
     for (new, old, how) in [("/", "/sub", Replace), ("/sub", "/sub", After), ("/sub", "/", Before)] {
         world.space.bind(new, old, how).unwrap();
     }
@@ -177,7 +177,7 @@ fn no_bind_makes_a_walk_that_does_not_end() {
 
 #[test]
 fn a_mount_point_is_not_removed_and_what_is_beside_it_is() {
-    let mut world = World::new(&["a", "b"]);
+    let mut world = SpaceFixture::new(&["a", "b"]);
     let b = world.trees[1].clone();
     world.space.mount(&b, "", "/sub", Replace).unwrap();
     refused(world.space.remove("/sub"), Errno::EBUSY);
@@ -194,7 +194,7 @@ fn a_mount_point_is_not_removed_and_what_is_beside_it_is() {
 
 #[test]
 fn there_are_sixteen_members_and_256_mount_points() {
-    let mut world = World::new(&["a"]);
+    let mut world = SpaceFixture::new(&["a"]);
     for _ in 1..16 {
         world.space.bind("/", "/sub", After).unwrap();
     }
@@ -217,7 +217,7 @@ fn there_are_sixteen_members_and_256_mount_points() {
 
 #[test]
 fn what_is_below_goes_with_the_last_place_where_its_tree_is_seen() {
-    let mut world = World::new(&["a", "b", "c"]);
+    let mut world = SpaceFixture::new(&["a", "b", "c"]);
     let (b, c) = (world.trees[1].clone(), world.trees[2].clone());
     for _ in 0..300 {
         world.space.mount(&b, "", "/sub", Replace).unwrap();
@@ -236,7 +236,7 @@ fn what_is_below_goes_with_the_last_place_where_its_tree_is_seen() {
 
 #[test]
 fn a_member_that_is_not_there_hides_no_other_one() {
-    let mut world = World::new(&["a", "b"]);
+    let mut world = SpaceFixture::new(&["a", "b"]);
     let b = world.trees[1].clone();
     // `a` has no such directory.
     world.space.mount(&b, "", "/none", After).unwrap();
@@ -253,7 +253,7 @@ fn a_member_that_is_not_there_hides_no_other_one() {
 
 #[test]
 fn a_list_of_names_is_whole_or_an_error() {
-    let mut world = World::new(&["a", "c"]);
+    let mut world = SpaceFixture::new(&["a", "c"]);
     let c = world.trees[1].clone();
     world.space.mount(&c, "", "/c", Replace).unwrap();
     refused(world.space.read_dir("/c/broken"), Errno::EIO);
@@ -273,7 +273,7 @@ fn a_list_of_names_is_whole_or_an_error() {
 
 #[test]
 fn a_directory_that_never_ends_ends_its_channel() {
-    let world = World::new(&["endless"]);
+    let world = SpaceFixture::new(&["endless"]);
     refused(world.space.read_dir("/endless"), Errno::EPROTO);
     refused(world.space.read_dir("/"), Errno::EPROTO);
     world.end();
@@ -281,8 +281,8 @@ fn a_directory_that_never_ends_ends_its_channel() {
 
 #[test]
 fn a_union_with_a_host_that_has_gone_is_not_told() {
-    let (silent, host) = held(|asked| matches!(asked, Tmsg::Readdir { .. }), Flushed::Nothing);
-    let mut world = World::new(&["a"]);
+    let (silent, host) = held(|asked| matches!(asked, Tmsg::Readdir { .. }), FlushReply::Nothing);
+    let mut world = SpaceFixture::new(&["a"]);
     world.space.mount(&silent, "", "/silent", Replace).unwrap();
     world.space.bind("/silent", "/sub", After).unwrap();
     // The host answers the walks of bind, without a timeout.
@@ -295,7 +295,7 @@ fn a_union_with_a_host_that_has_gone_is_not_told() {
 
 #[test]
 fn names_and_bytes_have_a_limit() {
-    let world = World::new(&["wordy"]);
+    let world = SpaceFixture::new(&["wordy"]);
     refused(world.space.read_dir("/sub"), Errno::E2BIG);
     refused(world.space.read("/data", 4), Errno::EFBIG);
     assert_eq!(world.space.read("/data", usize::MAX).unwrap(), b"wordy");
@@ -304,7 +304,7 @@ fn names_and_bytes_have_a_limit() {
 
 #[test]
 fn of_a_union_what_is_not_there_is_no_member() {
-    let mut world = World::new(&["a", "b"]);
+    let mut world = SpaceFixture::new(&["a", "b"]);
     let b = world.trees[1].clone();
     for (at, how) in [("/none", After), ("/nor", Before)] {
         world.space.mount(&b, "", at, how).unwrap();
@@ -319,7 +319,7 @@ fn of_a_union_what_is_not_there_is_no_member() {
 
 #[test]
 fn what_a_later_member_has_is_written_there() {
-    let mut world = World::new(&["a", "b", "c"]);
+    let mut world = SpaceFixture::new(&["a", "b", "c"]);
     let [_, b, c] = &world.trees[..] else { unreachable!() };
     world.space.mount(c, "", "/", After).unwrap();
     world.space.write("only", b"anew").unwrap();
@@ -337,7 +337,7 @@ fn what_a_later_member_has_is_written_there() {
 
 #[test]
 fn a_union_is_of_directories() {
-    let mut world = World::new(&["a", "b"]);
+    let mut world = SpaceFixture::new(&["a", "b"]);
     let b = world.trees[1].clone();
     for how in [Before, After] {
         refused(world.space.bind("/data", "/sub", how), Errno::EINVAL);
@@ -357,7 +357,7 @@ fn a_union_is_of_directories() {
 
 #[test]
 fn a_list_of_names_says_what_is_mounted_there() {
-    let mut world = World::new(&["a", "b"]);
+    let mut world = SpaceFixture::new(&["a", "b"]);
     let b = world.trees[1].clone();
     world.space.mount(&b, "", "/data", Replace).unwrap();
     world.space.bind("/sub/leaf", "/file", Replace).unwrap();
@@ -378,20 +378,20 @@ fn a_list_of_names_says_what_is_mounted_there() {
 
 #[test]
 fn where_nothing_is_mounted_there_is_nothing() {
-    let World { mut space, trees, hosts } = World::new(&["a"]);
+    let SpaceFixture { mut space, trees, hosts } = SpaceFixture::new(&["a"]);
     space.unmount("/").unwrap();
     refused(space.read_dir("/"), Errno::ENOENT);
     refused(space.stat("data"), Errno::ENOENT);
     space.mount(&trees[0], "", "/x/y", Before).unwrap();
     assert_eq!(space.read("/x/y/data", 10).unwrap(), b"a");
     assert_eq!(space.read_dir("/x").unwrap().len(), 1);
-    World { space, trees, hosts }.end();
+    SpaceFixture { space, trees, hosts }.end();
 }
 
 #[test]
 fn one_has_patience_for_a_place_and_not_for_others() {
-    let (slow, host) = held(|asked| matches!(asked, Tmsg::Read { .. }), Flushed::Rflush);
-    let mut world = World::new(&["a"]);
+    let (slow, host) = held(|asked| matches!(asked, Tmsg::Read { .. }), FlushReply::Rflush);
+    let mut world = SpaceFixture::new(&["a"]);
     world.space.mount(&slow, "", "/slow", Replace).unwrap();
     drop(slow);
     world.space.set_patience("/slow", Some(Duration::from_millis(1))).unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nine_guest::{Dialect, OpenFlags, Options, Wait};
 
-use crate::guest::host::{MILD, Temper, some, started};
+use crate::guest::host::{HostBehaviour, MILD, some, started};
 
 /// Far longer than it can take; a lost wake-up blocks for ever.
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -43,7 +43,7 @@ fn no_wake_up_is_lost_beside_threads_that_never_sleep() {
         for (wait, poll) in ways {
             let options = Options { wait, dialect: Dialect::L, msize: 8192, ..Options::default() };
             // Few lines and a small arena: both sides wait for room, too.
-            let (mut client, host) = started(64, 8, Temper { inline: true, poll, ..MILD }, options);
+            let (mut client, host) = started(64, 8, HostBehaviour { inline: true, poll, ..MILD }, options);
             let root = client.attach("glenda", "").unwrap();
             let file = client.open(&root, "data", OpenFlags::RDWR).unwrap();
             let bytes = some(40_000);
