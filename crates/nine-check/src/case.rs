@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use nine_proto::{Base, Dialect};
 
-use crate::scene::Scene;
+use crate::scene::CaseContext;
 
 /// One claim about a server.
 pub struct Case {
@@ -17,10 +17,10 @@ pub struct Case {
     pub speaks: Speaks,
     /// Its requirements.
     pub needs: Needs,
-    pub(crate) run: for<'a> fn(&'a Scene) -> Running<'a>,
+    pub(crate) run: for<'a> fn(&'a CaseContext) -> CaseFuture<'a>,
 }
 
-pub(crate) type Running<'a> = Pin<Box<dyn Future<Output = Verdict> + 'a>>;
+pub(crate) type CaseFuture<'a> = Pin<Box<dyn Future<Output = CaseResult> + 'a>>;
 
 /// The dialects that a case applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,27 +75,27 @@ pub enum Outcome {
 
 /// The reason why a case ends early.
 #[derive(Debug)]
-pub(crate) enum Stop {
+pub(crate) enum StopReason {
     Fail(String),
     Skip(String),
     /// The connection cannot be made, or has ended where an answer was due.
     Gone(String),
 }
 
-pub(crate) type Verdict<T = ()> = Result<T, Stop>;
+pub(crate) type CaseResult<T = ()> = Result<T, StopReason>;
 
 /// Fails the case.
-pub(crate) fn fail<T>(reason: impl Into<String>) -> Verdict<T> {
-    Err(Stop::Fail(reason.into()))
+pub(crate) fn fail<T>(reason: impl Into<String>) -> CaseResult<T> {
+    Err(StopReason::Fail(reason.into()))
 }
 
 /// Skips the case, since the server lacks the feature.
-pub(crate) fn skip<T>(reason: impl Into<String>) -> Verdict<T> {
-    Err(Stop::Skip(reason.into()))
+pub(crate) fn skip<T>(reason: impl Into<String>) -> CaseResult<T> {
+    Err(StopReason::Skip(reason.into()))
 }
 
 /// Fails the case unless `held`.
-pub(crate) fn hold(held: bool, otherwise: impl FnOnce() -> String) -> Verdict {
+pub(crate) fn hold(held: bool, otherwise: impl FnOnce() -> String) -> CaseResult {
     if held { Ok(()) } else { fail(otherwise()) }
 }
 

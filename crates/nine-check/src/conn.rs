@@ -1,7 +1,7 @@
 //! A raw connection: sends messages, valid or malformed, and receives frames, each checked to be 9P.
 //!
 //! In: a transport, T-messages or bytes. Out: R-messages in order of arrival; the whole exchange is recorded in a
-//! [`Log`].
+//! [`ExchangeLog`].
 //!
 //! Always holds: reads are bounded by msize. A frame that is too large, does not decode, or belongs to another
 //! dialect fails the case at once. So does an answer to no request.
@@ -17,29 +17,29 @@ use nine_proto::frame::{self, HEADER};
 use nine_proto::msg::{Rmsg, Tmsg};
 use nine_proto::{Dialect, NOTAG, Tag};
 
-use crate::case::{Stop, Verdict, fail};
+use crate::case::{CaseResult, StopReason, fail};
 
 /// The largest Rversion accepted, before an msize is agreed. Bytes.
-const GREETING: u32 = 8192;
+const RVERSION_LEN_MAX: u32 = 8192;
 /// The size of one read, in bytes.
-const BLOCK: usize = 16 * 1024;
+const READ_LEN: usize = 16 * 1024;
 /// The number of lines of the exchange that are kept; older ones are dropped.
-const LINES: usize = 24;
+const LOG_LINES_MAX: usize = 24;
 /// The maximum length of a line of the exchange, in characters.
-const WIDTH: usize = 180;
+const LOG_LINE_LEN_MAX: usize = 180;
 
 /// The exchange, for the report of a failure. Clones share it.
 #[derive(Clone, Default)]
-pub(crate) struct Log(Rc<RefCell<VecDeque<String>>>);
+pub(crate) struct ExchangeLog(Rc<RefCell<VecDeque<String>>>);
 
-impl Log {
+impl ExchangeLog {
     fn add(&self, mark: &str, conn: u32, text: &str) {
         let mut lines = self.0.borrow_mut();
-        if lines.len() == LINES {
+        if lines.len() == LOG_LINES_MAX {
             lines.pop_front();
         }
-        let cut: String = text.chars().take(WIDTH).collect();
-        let more = if text.chars().nth(WIDTH).is_some() { "..." } else { "" };
+        let cut: String = text.chars().take(LOG_LINE_LEN_MAX).collect();
+        let more = if text.chars().nth(LOG_LINE_LEN_MAX).is_some() { "..." } else { "" };
         lines.push_back(format!("{mark}{conn} {cut}{more}"));
     }
 
@@ -49,9 +49,9 @@ impl Log {
 }
 
 /// See the module.
-pub(crate) struct Conn {
+pub(crate) struct CheckedConnection {
     transport: Box<dyn Transport>,
-    log: Log,
+    log: ExchangeLog,
     /// The connection's number in the case's log.
     number: u32,
     come: Vec<u8>,
@@ -68,12 +68,12 @@ pub(crate) struct Conn {
 }
 
 /// A received R-message, checked to decode.
-pub(crate) struct Got {
+pub(crate) struct ReceivedReply {
     frame: Vec<u8>,
     dialect: Dialect,
 }
 
-impl Got {
+impl ReceivedReply {
     pub(crate) fn msg(&self) -> Rmsg<'_> {
         Rmsg::decode(&self.frame, self.dialect).expect("checked when it came").1
     }
@@ -107,20 +107,20 @@ impl Got {
 }
 
 /// The result of a wait for the next message.
-pub(crate) enum Event {
-    Got(Got),
+pub(crate) enum ConnectionEvent {
+    Got(ReceivedReply),
     Ended,
 }
 
-impl Conn {
-    pub(crate) fn new(transport: Box<dyn Transport>, log: Log, number: u32, gid: u32) -> Self {
-        let (dialect, msize) = (Dialect::P2000, GREETING);
+impl CheckedConnection {
+    pub(crate) fn new(transport: Box<dyn Transport>, log: ExchangeLog, number: u32, gid: u32) -> Self {
+        let (dialect, msize) = (Dialect::P2000, RVERSION_LEN_MAX);
         Self {
             transport,
             log,
             number,
             come: Vec::new(),
-            block: vec![0; BLOCK],
+            block: vec![0; READ_LEN],
             next_tag: 1,
             dialect,
             msize,
@@ -137,12 +137,12 @@ impl Conn {
     }
 
     /// Sends one message.
-    pub(crate) async fn send(&mut self, tag: u16, message: &Tmsg<'_>) -> Verdict {
+    pub(crate) async fn send(&mut self, tag: u16, message: &Tmsg<'_>) -> CaseResult {
         self.send_all(&[(tag, message.clone())]).await
     }
 
     /// Sends messages in one write.
-    pub(crate) async fn send_all(&mut self, messages: &[(u16, Tmsg<'_>)]) -> Verdict {
+    pub(crate) async fn send_all(&mut self, messages: &[(u16, Tmsg<'_>)]) -> CaseResult {
         let mut bytes = Vec::new();
         for (tag, message) in messages {
             message.encode(Tag(*tag), self.dialect, &mut bytes);
@@ -152,13 +152,13 @@ impl Conn {
     }
 
     /// Sends bytes unchanged.
-    pub(crate) async fn send_bytes(&mut self, bytes: &[u8]) -> Verdict {
+    pub(crate) async fn send_bytes(&mut self, bytes: &[u8]) -> CaseResult {
         let hex: String = bytes.iter().take(32).map(|b| format!("{b:02x} ")).collect();
         self.log.add("->", self.number, &format!("{} bytes: {}", bytes.len(), hex.trim_end()));
         self.push(bytes).await
     }
 
-    async fn push(&mut self, mut bytes: &[u8]) -> Verdict {
+    async fn push(&mut self, mut bytes: &[u8]) -> CaseResult {
         while !bytes.is_empty() {
             let sent = poll_fn(|cx| self.transport.poll_write(cx, &[IoSlice::new(bytes)])).await;
             let n = sent.map_err(|e| self.gone(&e.to_string()))?;
@@ -167,26 +167,27 @@ impl Conn {
         poll_fn(|cx| self.transport.poll_flush(cx)).await.map_err(|e| self.gone(&e.to_string()))
     }
 
-    fn gone(&self, why: &str) -> Stop {
+    fn gone(&self, why: &str) -> StopReason {
         self.log.add("<-", self.number, &format!("the end: {why}"));
-        Stop::Gone(format!("the server ended the connection ({why})"))
+        StopReason::Gone(format!("the server ended the connection ({why})"))
     }
 
     /// Returns the next message, to any request, or the end of the connection.
-    pub(crate) async fn event(&mut self) -> Verdict<Event> {
+    pub(crate) async fn event(&mut self) -> CaseResult<ConnectionEvent> {
         match self.frame().await? {
-            Some(frame) => self.checked(frame).map(Event::Got),
-            None => Ok(Event::Ended),
+            Some(frame) => self.checked(frame).map(ConnectionEvent::Got),
+            None => Ok(ConnectionEvent::Ended),
         }
     }
 
     /// Returns the next message as bytes of any dialect; `None` at the end of the connection.
-    pub(crate) async fn frame(&mut self) -> Verdict<Option<Vec<u8>>> {
+    pub(crate) async fn frame(&mut self) -> CaseResult<Option<Vec<u8>>> {
         loop {
             if let Some(head) = self.come.first_chunk::<4>() {
                 let size = u32::from_le_bytes(*head);
                 if size < HEADER as u32 || size > self.msize {
-                    let start: String = self.come.escape_ascii().map(char::from).take(WIDTH / 2).collect();
+                    let start: String =
+                        self.come.escape_ascii().map(char::from).take(LOG_LINE_LEN_MAX / 2).collect();
                     self.log.add("<-", self.number, &format!("bytes that begin \"{start}\""));
                     return fail(format!(
                         "what came says that it is {size} bytes long; the limit is {}",
@@ -215,13 +216,13 @@ impl Conn {
         }
     }
 
-    fn checked(&self, frame: Vec<u8>) -> Verdict<Got> {
+    fn checked(&self, frame: Vec<u8>) -> CaseResult<ReceivedReply> {
         let (tag, ty) = (frame::tag_of(&frame), frame::type_of(&frame));
         if let Err(error) = Rmsg::decode(&frame, self.dialect) {
             self.log.add("<-", self.number, &format!("type {ty} tag {tag}, {} bytes", frame.len()));
             return fail(format!("the answer is not {}: {error}", self.dialect.name()));
         }
-        let got = Got { frame, dialect: self.dialect };
+        let got = ReceivedReply { frame, dialect: self.dialect };
         self.log.add("<-", self.number, &got.text());
         match got.msg() {
             _ if !self.agreed => Ok(got),
@@ -232,15 +233,15 @@ impl Conn {
     }
 
     /// Returns the next message. The connection must not end.
-    pub(crate) async fn receive(&mut self) -> Verdict<Got> {
+    pub(crate) async fn receive(&mut self) -> CaseResult<ReceivedReply> {
         match self.event().await? {
-            Event::Got(got) => Ok(got),
-            Event::Ended => Err(self.gone("an answer was owed")),
+            ConnectionEvent::Got(got) => Ok(got),
+            ConnectionEvent::Ended => Err(self.gone("an answer was owed")),
         }
     }
 
     /// Returns the answer to the only outstanding request: of its type, or an error.
-    pub(crate) async fn answer(&mut self, tag: u16, message: &Tmsg<'_>) -> Verdict<Got> {
+    pub(crate) async fn answer(&mut self, tag: u16, message: &Tmsg<'_>) -> CaseResult<ReceivedReply> {
         let got = self.receive().await?;
         if got.tag() != Tag(tag) {
             return fail(format!("an answer with tag {}; only tag {} is outstanding", got.tag(), Tag(tag)));
@@ -250,14 +251,14 @@ impl Conn {
     }
 
     /// Sends a request and waits for its answer: of its type, or an error.
-    pub(crate) async fn call(&mut self, message: Tmsg<'_>) -> Verdict<Got> {
+    pub(crate) async fn call(&mut self, message: Tmsg<'_>) -> CaseResult<ReceivedReply> {
         let tag = if matches!(message, Tmsg::Version { .. }) { NOTAG.0 } else { self.tag() };
         self.send(tag, &message).await?;
         self.answer(tag, &message).await
     }
 
     /// The same. It must succeed.
-    pub(crate) async fn ok(&mut self, message: Tmsg<'_>) -> Verdict<Got> {
+    pub(crate) async fn ok(&mut self, message: Tmsg<'_>) -> CaseResult<ReceivedReply> {
         let got = self.call(message.clone()).await?;
         if got.is_error() {
             fail(format!("{} was refused: {}", message.label(), got.text()))
@@ -267,20 +268,24 @@ impl Conn {
     }
 
     /// The same. It must be refused, for the reason `why`.
-    pub(crate) async fn refused(&mut self, message: Tmsg<'_>, why: &str) -> Verdict<Got> {
+    pub(crate) async fn refused(&mut self, message: Tmsg<'_>, why: &str) -> CaseResult<ReceivedReply> {
         let got = self.call(message.clone()).await?;
         if got.is_error() { Ok(got) } else { fail(format!("{} succeeded, but {why}", message.label())) }
     }
 
     /// The same. The case is skipped if the error means that the message is unsupported.
-    pub(crate) async fn supported_but_refused(&mut self, message: Tmsg<'_>, why: &str) -> Verdict<Got> {
+    pub(crate) async fn supported_but_refused(
+        &mut self,
+        message: Tmsg<'_>,
+        why: &str,
+    ) -> CaseResult<ReceivedReply> {
         let label = message.label();
         let got = self.refused(message, why).await?;
         if got.is_unsupported() { Err(not_there(label, &got)) } else { Ok(got) }
     }
 
     /// Like `ok`. The case is skipped if the message is unsupported.
-    pub(crate) async fn supported(&mut self, message: Tmsg<'_>) -> Verdict<Got> {
+    pub(crate) async fn supported(&mut self, message: Tmsg<'_>) -> CaseResult<ReceivedReply> {
         let label = message.label();
         let got = self.call(message).await?;
         match got.is_error() {
@@ -291,12 +296,12 @@ impl Conn {
     }
 }
 
-fn not_there(label: &str, got: &Got) -> Stop {
-    Stop::Skip(format!("the server has no {label}: {}", got.text()))
+fn not_there(label: &str, got: &ReceivedReply) -> StopReason {
+    StopReason::Skip(format!("the server has no {label}: {}", got.text()))
 }
 
 /// Checks that `got` can be an answer to `message`.
-pub(crate) fn answers(message: &Tmsg<'_>, got: &Got) -> Verdict {
+pub(crate) fn answers(message: &Tmsg<'_>, got: &ReceivedReply) -> CaseResult {
     let (asked, label) = (message.number(), message.label());
     if got.number() == asked + 1 {
         return Ok(());

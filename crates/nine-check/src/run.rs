@@ -19,10 +19,10 @@ use nine_net::{Env, Transport};
 use nine_proto::msg::{Rmsg, Tmsg};
 use nine_proto::{Dialect, NOTAG, Str, frame, show};
 
-use crate::case::{Case, Needs, Outcome, Stop, Verdict, fail};
+use crate::case::{Case, CaseResult, Needs, Outcome, StopReason, fail};
 use crate::cases;
-use crate::conn::Log;
-use crate::scene::{A, MSIZE, ROOT, Scene, Server};
+use crate::conn::ExchangeLog;
+use crate::scene::{A, CaseContext, CheckedServer, MSIZE, ROOT};
 
 /// Connects to the server.
 pub trait Dial {
@@ -117,12 +117,16 @@ pub async fn check(
     options: Options,
     mut each: impl FnMut(&Report) -> ControlFlow<()>,
 ) -> Result<Summary, Unusable> {
-    let server = Rc::new(Server { env, dial, options });
+    let server = Rc::new(CheckedServer { env, dial, options });
     let offered = offered(&server).await?;
     let mut summary = Summary::default();
     for (n, &dialect) in offered.iter().enumerate() {
-        let mut round =
-            Round { server: server.clone(), dialect, offered: offered.clone(), scratch: Err(String::new()) };
+        let mut round = DialectRun {
+            server: server.clone(),
+            dialect,
+            offered: offered.clone(),
+            scratch: Err(String::new()),
+        };
         round.scratch = round.make_scratch().await?;
         if let Err(reason) = &round.scratch {
             summary.notes.push(format!("{}: {reason}: what needs a directory is skipped", dialect.name()));
@@ -148,7 +152,7 @@ pub fn chosen(options: &Options, dialect: Dialect) -> impl Iterator<Item = &'sta
 }
 
 /// Returns the dialects that are requested and offered. An error if there are none, or one is missing.
-async fn offered(server: &Rc<Server>) -> Result<Vec<Dialect>, Unusable> {
+async fn offered(server: &Rc<CheckedServer>) -> Result<Vec<Dialect>, Unusable> {
     let wanted = &server.options.dialects;
     let all = [Dialect::P2000, Dialect::U, Dialect::L];
     let mut offered = Vec::new();
@@ -159,16 +163,16 @@ async fn offered(server: &Rc<Server>) -> Result<Vec<Dialect>, Unusable> {
         match answer {
             Ok(None) => offered.push(dialect),
             Ok(Some(other)) => answers.push(format!("{} to {}", other, dialect.name())),
-            Err(Stop::Fail(reason)) => {
+            Err(StopReason::Fail(reason)) => {
                 let heard = scene.log.take().pop().unwrap_or_default();
                 return Err(Unusable(format!("it does not speak 9P: {reason}; {heard}")));
             }
-            Err(Stop::Gone(reason))
+            Err(StopReason::Gone(reason))
                 if answers.is_empty() && offered.is_empty() && reason.starts_with(NO_CONNECTION) =>
             {
                 return Err(Unusable(reason));
             }
-            Err(Stop::Gone(reason) | Stop::Skip(reason)) => {
+            Err(StopReason::Gone(reason) | StopReason::Skip(reason)) => {
                 answers.push(format!("{reason}, at {}", dialect.name()))
             }
         }
@@ -187,12 +191,12 @@ async fn offered(server: &Rc<Server>) -> Result<Vec<Dialect>, Unusable> {
 }
 
 /// Sends Tversion. Returns the server's answer unless it agrees.
-async fn greet(scene: &Scene) -> Verdict<Option<String>> {
+async fn greet(scene: &CaseContext) -> CaseResult<Option<String>> {
     let mut c = scene.dial().await?;
     let version = scene.dialect.name().as_bytes();
     c.send(NOTAG.0, &Tmsg::Version { msize: MSIZE, version }).await?;
     // An error is a wrong answer to Tversion, which a case of its own tests. Here it counts as an answer.
-    let Some(frame) = c.frame().await? else { return Err(Stop::Gone("it ends the connection".into())) };
+    let Some(frame) = c.frame().await? else { return Err(StopReason::Gone("it ends the connection".into())) };
     match Rmsg::decode(&frame, Dialect::P2000) {
         Ok((_, Rmsg::Version { version: answer, .. })) if answer == version => Ok(None),
         Ok((_, Rmsg::Version { version, .. })) => Ok(Some(show(version).to_string())),
@@ -201,27 +205,27 @@ async fn greet(scene: &Scene) -> Verdict<Option<String>> {
     }
 }
 
-fn scene(server: &Rc<Server>, dialect: Dialect, offered: &[Dialect]) -> Scene {
-    Scene {
+fn scene(server: &Rc<CheckedServer>, dialect: Dialect, offered: &[Dialect]) -> CaseContext {
+    CaseContext {
         server: server.clone(),
         dialect,
         offered: offered.to_vec(),
         dir: Vec::new(),
-        log: Log::default(),
+        log: ExchangeLog::default(),
         dialled: Cell::new(0),
     }
 }
 
 /// The suite in one dialect.
-struct Round {
-    server: Rc<Server>,
+struct DialectRun {
+    server: Rc<CheckedServer>,
     dialect: Dialect,
     offered: Vec<Dialect>,
     /// The name of the suite's directory, or the reason why there is none.
     scratch: Result<Vec<u8>, String>,
 }
 
-impl Round {
+impl DialectRun {
     /// Checks whether the server accepts the attach, and creates the scratch directory if it permits that.
     async fn make_scratch(&self) -> Result<Result<Vec<u8>, String>, Unusable> {
         let scene = scene(&self.server, self.dialect, &self.offered);
@@ -264,7 +268,7 @@ impl Round {
                 Some(false) => dead + 1,
                 None => dead,
             };
-            if dead >= DEAD
+            if dead >= SILENT_CASES_MAX
                 && let Some(reason) = self.lives().await
             {
                 stopped = Some((reason, cases.len() - n - 1));
@@ -293,7 +297,7 @@ impl Round {
         };
         let ended = within(&self.server, run).await;
         let exchange = scene.log.take();
-        if let Some(Err(Stop::Gone(_))) = &ended {
+        if let Some(Err(StopReason::Gone(_))) = &ended {
             // If the server is being restarted, the next case must not fail for that.
             self.lives().await;
         }
@@ -303,9 +307,9 @@ impl Round {
         }
         let (outcome, lives) = match ended {
             Some(Ok(())) => (Outcome::Pass, true),
-            Some(Err(Stop::Skip(reason))) => (Outcome::Skip(reason), true),
-            Some(Err(Stop::Fail(reason))) => (Outcome::Fail(reason), true),
-            Some(Err(Stop::Gone(reason))) => (Outcome::Fail(reason), false),
+            Some(Err(StopReason::Skip(reason))) => (Outcome::Skip(reason), true),
+            Some(Err(StopReason::Fail(reason))) => (Outcome::Fail(reason), true),
+            Some(Err(StopReason::Gone(reason))) => (Outcome::Fail(reason), false),
             None => (Outcome::Fail(late(&self.server, "").0), false),
         };
         (Report { case, dialect: self.dialect, outcome, exchange }, Some(lives))
@@ -336,7 +340,7 @@ impl Round {
 }
 
 /// Creates the directory of a case, if it has one, on a connection of its own.
-async fn make_dir(scene: &Scene) -> Verdict {
+async fn make_dir(scene: &CaseContext) -> CaseResult {
     let [scratch, name] = &scene.dir[..] else { return Ok(()) };
     let mut c = scene.session().await?;
     c.walk_whole(ROOT, A, &[scratch]).await?;
@@ -346,13 +350,13 @@ async fn make_dir(scene: &Scene) -> Verdict {
 }
 
 /// Removes a directory tree, on a connection of its own.
-async fn sweep(scene: &Scene, path: &[Vec<u8>]) -> Verdict {
+async fn sweep(scene: &CaseContext, path: &[Vec<u8>]) -> CaseResult {
     let mut c = scene.session().await?;
     let mut todo = vec![path.to_vec()];
     let mut steps = 0;
     while let Some(path) = todo.last().cloned() {
         steps += 1;
-        if steps > SWEEPS {
+        if steps > CLEANUP_STEPS_MAX {
             return fail("there is no end of it");
         }
         let names: Vec<Str<'_>> = path.iter().map(Vec::as_slice).collect();
@@ -383,7 +387,7 @@ async fn sweep(scene: &Scene, path: &[Vec<u8>]) -> Verdict {
 }
 
 /// Returns the future's result; `None` if the time limit of a case passes first.
-async fn within<T>(server: &Server, future: impl Future<Output = T>) -> Option<T> {
+async fn within<T>(server: &CheckedServer, future: impl Future<Output = T>) -> Option<T> {
     let env = &server.env;
     let mut late = env.sleep_until(env.now() + server.options.limit);
     let mut future = pin!(future);
@@ -394,21 +398,21 @@ async fn within<T>(server: &Server, future: impl Future<Output = T>) -> Option<T
     .await
 }
 
-fn late(server: &Server, to: &str) -> Unusable {
+fn late(server: &CheckedServer, to: &str) -> Unusable {
     let limit = server.options.limit.as_secs_f32();
     let to = if to.is_empty() { String::new() } else { format!(" {to}") };
     Unusable(format!("no answer{to} within {limit} s"))
 }
 
-fn reason(stop: Stop) -> String {
+fn reason(stop: StopReason) -> String {
     match stop {
-        Stop::Fail(reason) | Stop::Skip(reason) | Stop::Gone(reason) => reason,
+        StopReason::Fail(reason) | StopReason::Skip(reason) | StopReason::Gone(reason) => reason,
     }
 }
 
 /// The start of the error of a failed dial.
 pub(crate) const NO_CONNECTION: &str = "no connection";
 /// After this many cases in a row without an answer, the suite checks whether the server is alive.
-const DEAD: usize = 3;
+const SILENT_CASES_MAX: usize = 3;
 /// The maximum number of steps of a cleanup; more than all cases need.
-const SWEEPS: usize = 20_000;
+const CLEANUP_STEPS_MAX: usize = 20_000;

@@ -5,15 +5,15 @@
 use nine_proto::msg::{Data, Names, OnlyUStr, Rmsg, Tmsg};
 use nine_proto::{Attr, Dialect, Entries, Fid, GetMask, Numeric, OpenFlags, Qid, Str, mode};
 
-use crate::case::{Verdict, fail, hold};
-use crate::conn::{Conn, Got};
+use crate::case::{CaseResult, fail, hold};
+use crate::conn::{CheckedConnection, ReceivedReply};
 
 /// A directory entry: a name and its qid.
-pub(crate) type Entry = (Vec<u8>, Qid);
+pub(crate) type NamedQid = (Vec<u8>, Qid);
 
-impl Conn {
+impl CheckedConnection {
     /// Negotiates a version, which must be this dialect.
-    pub(crate) async fn version(&mut self, msize: u32, dialect: Dialect) -> Verdict {
+    pub(crate) async fn version(&mut self, msize: u32, dialect: Dialect) -> CaseResult {
         (self.dialect, self.agreed) = (Dialect::P2000, false);
         self.msize = self.msize.max(msize);
         let asked = dialect.name().as_bytes();
@@ -27,7 +27,7 @@ impl Conn {
     }
 
     /// Walks. Returns the qids of the names that were reached.
-    pub(crate) async fn walk(&mut self, fid: Fid, newfid: Fid, names: &[Str<'_>]) -> Verdict<Vec<Qid>> {
+    pub(crate) async fn walk(&mut self, fid: Fid, newfid: Fid, names: &[Str<'_>]) -> CaseResult<Vec<Qid>> {
         match self.ok(walk(fid, newfid, names)).await?.msg() {
             Rmsg::Walk { qids } => Ok(qids.iter().collect()),
             _ => fail("an Rwalk was expected"),
@@ -35,7 +35,7 @@ impl Conn {
     }
 
     /// The same. Every name must be reached. Returns the last qid.
-    pub(crate) async fn walk_whole(&mut self, fid: Fid, newfid: Fid, names: &[Str<'_>]) -> Verdict<Qid> {
+    pub(crate) async fn walk_whole(&mut self, fid: Fid, newfid: Fid, names: &[Str<'_>]) -> CaseResult<Qid> {
         let mut qid = Qid::default();
         // At most sixteen names in a message (walk(5)).
         let mut from = fid;
@@ -50,7 +50,7 @@ impl Conn {
     }
 
     /// Returns whether the name is in the directory. No fid stays in use.
-    pub(crate) async fn exists(&mut self, dir: Fid, name: Str<'_>) -> Verdict<bool> {
+    pub(crate) async fn exists(&mut self, dir: Fid, name: Str<'_>) -> CaseResult<bool> {
         let got = self.call(walk(dir, PROBE, &[name])).await?;
         if got.is_error() {
             return Ok(false);
@@ -65,7 +65,7 @@ impl Conn {
         Tmsg::Open { fid, mode: flags.to_mode(self.dialect.is_u()) }
     }
 
-    pub(crate) async fn open(&mut self, fid: Fid, flags: OpenFlags) -> Verdict<Qid> {
+    pub(crate) async fn open(&mut self, fid: Fid, flags: OpenFlags) -> CaseResult<Qid> {
         opened(&self.ok(self.topen(fid, flags)).await?)
     }
 
@@ -86,7 +86,13 @@ impl Conn {
     }
 
     /// Creates a file with this content. `fid` is open on it, for reading and writing.
-    pub(crate) async fn make(&mut self, dir: Fid, fid: Fid, name: Str<'_>, content: &[u8]) -> Verdict<Qid> {
+    pub(crate) async fn make(
+        &mut self,
+        dir: Fid,
+        fid: Fid,
+        name: Str<'_>,
+        content: &[u8],
+    ) -> CaseResult<Qid> {
         self.walk(dir, fid, &[]).await?;
         let qid = opened(&self.ok(self.tcreate(fid, name, OpenFlags::RDWR, 0o644)).await?)?;
         self.write_all(fid, 0, content).await?;
@@ -94,18 +100,18 @@ impl Conn {
     }
 
     /// The same; no fid stays in use.
-    pub(crate) async fn put(&mut self, dir: Fid, name: Str<'_>, content: &[u8]) -> Verdict<Qid> {
+    pub(crate) async fn put(&mut self, dir: Fid, name: Str<'_>, content: &[u8]) -> CaseResult<Qid> {
         let qid = self.make(dir, PROBE, name, content).await?;
         self.clunk(PROBE).await?;
         Ok(qid)
     }
 
     /// Creates a directory; no fid stays in use.
-    pub(crate) async fn mkdir(&mut self, dir: Fid, name: Str<'_>) -> Verdict<Qid> {
+    pub(crate) async fn mkdir(&mut self, dir: Fid, name: Str<'_>) -> CaseResult<Qid> {
         self.mkdir_with(dir, name, 0o755).await
     }
 
-    pub(crate) async fn mkdir_with(&mut self, dir: Fid, name: Str<'_>, bits: u32) -> Verdict<Qid> {
+    pub(crate) async fn mkdir_with(&mut self, dir: Fid, name: Str<'_>, bits: u32) -> CaseResult<Qid> {
         if self.dialect.is_l() {
             let asked = Tmsg::Mkdir { dfid: dir, name, mode: bits, gid: self.gid };
             return match self.ok(asked).await?.msg() {
@@ -121,12 +127,12 @@ impl Conn {
         Ok(qid)
     }
 
-    pub(crate) async fn clunk(&mut self, fid: Fid) -> Verdict {
+    pub(crate) async fn clunk(&mut self, fid: Fid) -> CaseResult {
         self.ok(Tmsg::Clunk { fid }).await.map(drop)
     }
 
     /// Removes a name, with its file.
-    pub(crate) async fn unlink(&mut self, dir: Fid, name: Str<'_>) -> Verdict {
+    pub(crate) async fn unlink(&mut self, dir: Fid, name: Str<'_>) -> CaseResult {
         match self.try_unlink(dir, name).await? {
             None => Ok(()),
             Some(got) => fail(format!("what was to be removed was not: {}", got.text())),
@@ -134,7 +140,7 @@ impl Conn {
     }
 
     /// The same. Returns the refusal, if there is one. A .L server may have only Tunlinkat, or only Tremove.
-    pub(crate) async fn try_unlink(&mut self, dir: Fid, name: Str<'_>) -> Verdict<Option<Got>> {
+    pub(crate) async fn try_unlink(&mut self, dir: Fid, name: Str<'_>) -> CaseResult<Option<ReceivedReply>> {
         let qid = self.walk_whole(dir, PROBE, &[name]).await?;
         let got = self.call(Tmsg::Remove { fid: PROBE }).await?;
         if !got.is_unsupported() {
@@ -148,7 +154,7 @@ impl Conn {
     }
 
     /// Sends one read.
-    pub(crate) async fn read(&mut self, fid: Fid, offset: u64, count: u32) -> Verdict<Vec<u8>> {
+    pub(crate) async fn read(&mut self, fid: Fid, offset: u64, count: u32) -> CaseResult<Vec<u8>> {
         let got = self.ok(Tmsg::Read { fid, offset, count }).await?;
         let Rmsg::Read { data } = got.msg() else { return fail("an Rread was expected") };
         let data = data.bytes();
@@ -157,7 +163,7 @@ impl Conn {
     }
 
     /// Reads everything from the start, up to 1 MiB.
-    pub(crate) async fn content(&mut self, fid: Fid) -> Verdict<Vec<u8>> {
+    pub(crate) async fn content(&mut self, fid: Fid) -> CaseResult<Vec<u8>> {
         let mut all = Vec::new();
         while all.len() < 1 << 20 {
             let part = self.read(fid, all.len() as u64, self.msize - IOHDRSZ).await?;
@@ -170,7 +176,7 @@ impl Conn {
     }
 
     /// Reads a file by its name; no fid stays in use.
-    pub(crate) async fn content_of(&mut self, dir: Fid, name: Str<'_>) -> Verdict<Vec<u8>> {
+    pub(crate) async fn content_of(&mut self, dir: Fid, name: Str<'_>) -> CaseResult<Vec<u8>> {
         self.walk_whole(dir, PROBE, &[name]).await?;
         self.open(PROBE, OpenFlags::READ).await?;
         let content = self.content(PROBE).await?;
@@ -179,7 +185,7 @@ impl Conn {
     }
 
     /// Sends one write. Returns the number of bytes accepted.
-    pub(crate) async fn write(&mut self, fid: Fid, offset: u64, data: &[u8]) -> Verdict<u32> {
+    pub(crate) async fn write(&mut self, fid: Fid, offset: u64, data: &[u8]) -> CaseResult<u32> {
         match self.ok(Tmsg::Write { fid, offset, data: Data::Bytes(data) }).await?.msg() {
             Rmsg::Write { count } => {
                 hold(count as usize <= data.len(), || {
@@ -191,7 +197,7 @@ impl Conn {
         }
     }
 
-    pub(crate) async fn write_all(&mut self, fid: Fid, mut offset: u64, mut data: &[u8]) -> Verdict {
+    pub(crate) async fn write_all(&mut self, fid: Fid, mut offset: u64, mut data: &[u8]) -> CaseResult {
         while !data.is_empty() {
             let most = data.len().min((self.msize - IOHDRSZ) as usize);
             let n = self.write(fid, offset, &data[..most]).await?;
@@ -203,7 +209,7 @@ impl Conn {
     }
 
     /// Returns the attributes of a file.
-    pub(crate) async fn attr(&mut self, fid: Fid) -> Verdict<Attr> {
+    pub(crate) async fn attr(&mut self, fid: Fid) -> CaseResult<Attr> {
         let asked = self.tattr(fid);
         match self.ok(asked).await?.msg() {
             Rmsg::Getattr { attr } => Ok(attr),
@@ -218,7 +224,7 @@ impl Conn {
     }
 
     /// Changes permissions.
-    pub(crate) async fn chmod(&mut self, fid: Fid, bits: u32) -> Verdict {
+    pub(crate) async fn chmod(&mut self, fid: Fid, bits: u32) -> CaseResult {
         let dir = self.attr(fid).await?.mode & mode::S_IFMT == mode::S_IFDIR;
         let asked = if self.dialect.is_l() {
             crate::cases::setattr(fid, 1, |set| set.mode = bits)
@@ -230,7 +236,7 @@ impl Conn {
     }
 
     /// Lists a directory without "." and ".."; no fid stays in use.
-    pub(crate) async fn list(&mut self, dir: Fid) -> Verdict<Vec<Entry>> {
+    pub(crate) async fn list(&mut self, dir: Fid) -> CaseResult<Vec<NamedQid>> {
         self.walk(dir, PROBE, &[]).await?;
         self.open(PROBE, OpenFlags::READ).await?;
         let entries = self.entries(PROBE, self.msize - IOHDRSZ).await?;
@@ -239,7 +245,7 @@ impl Conn {
     }
 
     /// Lists an open directory from its start, in reads of `count` bytes.
-    pub(crate) async fn entries(&mut self, fid: Fid, count: u32) -> Verdict<Vec<Entry>> {
+    pub(crate) async fn entries(&mut self, fid: Fid, count: u32) -> CaseResult<Vec<NamedQid>> {
         let (mut all, mut offset) = (Vec::new(), 0);
         for _ in 0..READS_MAX {
             let (entries, next) = self.some_entries(fid, offset, count).await?;
@@ -257,7 +263,7 @@ impl Conn {
         fid: Fid,
         offset: u64,
         count: u32,
-    ) -> Verdict<(Vec<Entry>, Option<u64>)> {
+    ) -> CaseResult<(Vec<NamedQid>, Option<u64>)> {
         let l = self.dialect.is_l();
         let asked = if l { Tmsg::Readdir { fid, offset, count } } else { Tmsg::Read { fid, offset, count } };
         let got = self.ok(asked).await?;
@@ -280,7 +286,7 @@ impl Conn {
 }
 
 /// Returns the directory data of an answer.
-pub(crate) fn dir_data(got: &Got) -> Verdict<&[u8]> {
+pub(crate) fn dir_data(got: &ReceivedReply) -> CaseResult<&[u8]> {
     match got.msg() {
         Rmsg::Read { data } | Rmsg::Readdir { data } => Ok(data.bytes()),
         _ => fail("directory data were expected"),
@@ -288,7 +294,7 @@ pub(crate) fn dir_data(got: &Got) -> Verdict<&[u8]> {
 }
 
 /// Returns the qid of an answer to an open or a create.
-pub(crate) fn opened(got: &Got) -> Verdict<Qid> {
+pub(crate) fn opened(got: &ReceivedReply) -> CaseResult<Qid> {
     match got.msg() {
         Rmsg::Open { qid, .. }
         | Rmsg::Create { qid, .. }

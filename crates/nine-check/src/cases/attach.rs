@@ -3,8 +3,8 @@
 use nine_proto::msg::{OnlyIds, Rmsg, Tmsg};
 use nine_proto::{Fid, Qid};
 
-use crate::case::{Verdict, cases, hold};
-use crate::scene::{A, B, MSIZE, ROOT, Scene};
+use crate::case::{CaseResult, cases, hold};
+use crate::scene::{A, B, CaseContext, MSIZE, ROOT};
 
 cases! { "attach":
     the_root_is_a_directory, Any, Nothing,
@@ -25,13 +25,13 @@ cases! { "attach":
         "attach(5): a server that needs no authentication answers Rerror; aqid is of type QTAUTH";
 }
 
-async fn the_root_is_a_directory(s: &Scene) -> Verdict {
+async fn the_root_is_a_directory(s: &CaseContext) -> CaseResult {
     let mut c = s.version(MSIZE).await?;
     let qid = s.attach(&mut c, ROOT).await?;
     hold(qid.is_dir(), || format!("the root's qid is {qid}"))
 }
 
-async fn the_root_keeps_its_qid(s: &Scene) -> Verdict {
+async fn the_root_keeps_its_qid(s: &CaseContext) -> CaseResult {
     let mut paths = Vec::new();
     for _ in 0..2 {
         let mut c = s.version(MSIZE).await?;
@@ -41,7 +41,7 @@ async fn the_root_keeps_its_qid(s: &Scene) -> Verdict {
     hold(paths.iter().all(|path| *path == paths[0]), || format!("the root's qid paths are {paths:x?}"))
 }
 
-async fn several_on_one_connection(s: &Scene) -> Verdict {
+async fn several_on_one_connection(s: &CaseContext) -> CaseResult {
     let mut c = s.version(MSIZE).await?;
     let first = s.attach(&mut c, A).await?;
     let second = s.attach(&mut c, B).await?;
@@ -50,22 +50,22 @@ async fn several_on_one_connection(s: &Scene) -> Verdict {
     c.attr(B).await.map(drop)
 }
 
-async fn a_fid_in_use_is_refused(s: &Scene) -> Verdict {
+async fn a_fid_in_use_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = s.version(MSIZE).await?;
     s.attach(&mut c, A).await?;
     c.refused(s.tattach(A), "its fid is in use").await?;
     c.attr(A).await.map(drop)
 }
 
-async fn an_unknown_afid_is_refused(s: &Scene) -> Verdict {
+async fn an_unknown_afid_is_refused(s: &CaseContext) -> CaseResult {
     with_afid(s, A, Fid(77)).await
 }
 
-async fn an_afid_that_is_a_file_is_refused(s: &Scene) -> Verdict {
+async fn an_afid_that_is_a_file_is_refused(s: &CaseContext) -> CaseResult {
     with_afid(s, A, ROOT).await
 }
 
-async fn with_afid(s: &Scene, fid: Fid, other: Fid) -> Verdict {
+async fn with_afid(s: &CaseContext, fid: Fid, other: Fid) -> CaseResult {
     let mut c = s.session().await?;
     let mut asked = s.tattach(fid);
     if let Tmsg::Attach { afid, .. } = &mut asked {
@@ -74,7 +74,7 @@ async fn with_afid(s: &Scene, fid: Fid, other: Fid) -> Verdict {
     c.refused(asked, "its afid is not from a Tauth").await.map(drop)
 }
 
-async fn a_failure_makes_no_fid(s: &Scene) -> Verdict {
+async fn a_failure_makes_no_fid(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     let mut asked = s.tattach(A);
     if let Tmsg::Attach { afid, .. } = &mut asked {
@@ -88,7 +88,7 @@ async fn a_failure_makes_no_fid(s: &Scene) -> Verdict {
     s.attach(&mut c, A).await.map(drop)
 }
 
-async fn auth_is_refused_or_gives_an_auth_file(s: &Scene) -> Verdict {
+async fn auth_is_refused_or_gives_an_auth_file(s: &CaseContext) -> CaseResult {
     let mut c = s.version(MSIZE).await?;
     let options = &s.server.options;
     let asked = Tmsg::Auth {

@@ -4,9 +4,9 @@ use nine_proto::msg::{Rmsg, Tmsg};
 use nine_proto::{Attr, GetMask, OpenFlags, Time, mode};
 
 use super::setattr;
-use crate::case::{Verdict, cases, fail, hold, skip};
-use crate::conn::Conn;
-use crate::scene::{A, DIR, ROOT, Scene};
+use crate::case::{CaseResult, cases, fail, hold, skip};
+use crate::conn::CheckedConnection;
+use crate::scene::{A, CaseContext, DIR, ROOT};
 
 cases! { "getattr":
     the_basic_ones_are_valid, L, Nothing,
@@ -29,7 +29,7 @@ cases! { "getattr":
         "9P2000.L Tstatfs: what statfs(2) tells about the file system of fid";
 }
 
-async fn the_basic_ones_are_valid(s: &Scene) -> Verdict {
+async fn the_basic_ones_are_valid(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     let attr = c.attr(ROOT).await?;
     let missing = GetMask::BASIC.0 & !attr.valid.0;
@@ -41,7 +41,7 @@ async fn the_basic_ones_are_valid(s: &Scene) -> Verdict {
     }
 }
 
-async fn the_mode_has_its_type(s: &Scene) -> Verdict {
+async fn the_mode_has_its_type(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     let (file, dir) = (c.attr(A).await?, c.attr(DIR).await?);
     for (attr, ty) in [(file, mode::S_IFREG), (dir, mode::S_IFDIR)] {
@@ -52,13 +52,13 @@ async fn the_mode_has_its_type(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn the_size_is_that_of_the_content(s: &Scene) -> Verdict {
+async fn the_size_is_that_of_the_content(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     let size = c.attr(A).await?.size;
     hold(size == TEXT.len() as u64, || format!("a file of {} bytes has size {size}", TEXT.len()))
 }
 
-async fn names_are_counted(s: &Scene) -> Verdict {
+async fn names_are_counted(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     let before = c.attr(A).await?;
     c.supported(Tmsg::Link { dfid: DIR, fid: A, name: b"g" }).await?;
@@ -69,7 +69,7 @@ async fn names_are_counted(s: &Scene) -> Verdict {
     hold((one, two) == (1, 2), || format!("with one name nlink is {one}, with two {two}"))
 }
 
-async fn an_open_fid_has_them_too(s: &Scene) -> Verdict {
+async fn an_open_fid_has_them_too(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     let closed = c.attr(A).await?;
     c.open(A, OpenFlags::READ).await?;
@@ -80,7 +80,7 @@ async fn an_open_fid_has_them_too(s: &Scene) -> Verdict {
     })
 }
 
-async fn a_part_may_be_asked_for(s: &Scene) -> Verdict {
+async fn a_part_may_be_asked_for(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     let all = c.attr(A).await?.valid;
     for mask in [GetMask::MODE, GetMask::SIZE, GetMask::MTIME, GetMask::BASIC, GetMask::ALL] {
@@ -97,7 +97,7 @@ async fn a_part_may_be_asked_for(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn a_write_moves_the_time(s: &Scene) -> Verdict {
+async fn a_write_moves_the_time(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     let old = Time { sec: 1_000_000_000, nsec: 0 };
     c.ok(setattr(A, MTIME | MTIME_SET, |set| set.mtime = old)).await?;
@@ -107,7 +107,7 @@ async fn a_write_moves_the_time(s: &Scene) -> Verdict {
     hold(mtime > old, || "a write has left the time of change as it was".into())
 }
 
-async fn truncation_moves_the_time_of_an_empty_file(s: &Scene) -> Verdict {
+async fn truncation_moves_the_time_of_an_empty_file(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.put(DIR, b"f", b"").await?;
     c.walk_whole(DIR, A, &[b"f"]).await?;
@@ -118,7 +118,7 @@ async fn truncation_moves_the_time_of_an_empty_file(s: &Scene) -> Verdict {
     hold(mtime > old, || "an open with O_TRUNC has left the time of change as it was".into())
 }
 
-async fn the_file_system(s: &Scene) -> Verdict {
+async fn the_file_system(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     let got = c.supported(Tmsg::Statfs { fid: ROOT }).await?;
     let Rmsg::Statfs { statfs } = got.msg() else { return fail("an Rstatfs was expected") };
@@ -126,7 +126,7 @@ async fn the_file_system(s: &Scene) -> Verdict {
 }
 
 /// A file `f` with TEXT at A.
-pub(super) async fn file(s: &Scene) -> Verdict<Conn> {
+pub(super) async fn file(s: &CaseContext) -> CaseResult<CheckedConnection> {
     let mut c = s.here().await?;
     c.put(DIR, b"f", TEXT).await?;
     c.walk_whole(DIR, A, &[b"f"]).await?;

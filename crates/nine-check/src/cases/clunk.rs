@@ -3,8 +3,8 @@
 use nine_proto::OpenFlags;
 use nine_proto::msg::Tmsg;
 
-use crate::case::{Verdict, cases, hold};
-use crate::scene::{A, B, DIR, ROOT, Scene};
+use crate::case::{CaseResult, cases, hold};
+use crate::scene::{A, B, CaseContext, DIR, ROOT};
 
 cases! { "clunk":
     frees_the_fid, Any, Nothing,
@@ -25,7 +25,7 @@ cases! { "clunk":
         "intro(5): when the connection ends, all fids are clunked; open(5): ORCLOSE";
 }
 
-async fn frees_the_fid(s: &Scene) -> Verdict {
+async fn frees_the_fid(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     c.walk(ROOT, A, &[]).await?;
     c.clunk(A).await?;
@@ -35,14 +35,14 @@ async fn frees_the_fid(s: &Scene) -> Verdict {
     c.attr(A).await.map(drop)
 }
 
-async fn twice_is_refused(s: &Scene) -> Verdict {
+async fn twice_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     c.walk(ROOT, A, &[]).await?;
     c.clunk(A).await?;
     c.refused(Tmsg::Clunk { fid: A }, "the fid has been clunked").await.map(drop)
 }
 
-async fn leaves_other_fids(s: &Scene) -> Verdict {
+async fn leaves_other_fids(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.make(DIR, A, b"f", b"text").await?;
     c.walk_whole(DIR, B, &[b"f"]).await?;
@@ -51,7 +51,7 @@ async fn leaves_other_fids(s: &Scene) -> Verdict {
     hold(c.content(A).await? == b"text", || "another fid of the file does not read it any more".into())
 }
 
-async fn frees_the_fid_of_an_open_file(s: &Scene) -> Verdict {
+async fn frees_the_fid_of_an_open_file(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.make(DIR, A, b"f", b"text").await?;
     c.clunk(A).await?;
@@ -59,7 +59,7 @@ async fn frees_the_fid_of_an_open_file(s: &Scene) -> Verdict {
     hold(c.content_of(DIR, b"f").await? == b"text", || "the clunk has changed the file".into())
 }
 
-async fn removes_what_was_opened_to_be_removed(s: &Scene) -> Verdict {
+async fn removes_what_was_opened_to_be_removed(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.put(DIR, b"f", b"text").await?;
     c.walk_whole(DIR, A, &[b"f"]).await?;
@@ -68,7 +68,7 @@ async fn removes_what_was_opened_to_be_removed(s: &Scene) -> Verdict {
     hold(!c.exists(DIR, b"f").await?, || "the file is still there".into())
 }
 
-async fn removes_what_was_created_to_be_removed(s: &Scene) -> Verdict {
+async fn removes_what_was_created_to_be_removed(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.walk(DIR, A, &[]).await?;
     let asked = c.tcreate(A, b"f", OpenFlags::RDWR | OpenFlags::RCLOSE, 0o644);
@@ -77,7 +77,7 @@ async fn removes_what_was_created_to_be_removed(s: &Scene) -> Verdict {
     hold(!c.exists(DIR, b"f").await?, || "the file is still there".into())
 }
 
-async fn removes_only_then(s: &Scene) -> Verdict {
+async fn removes_only_then(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.walk(DIR, A, &[]).await?;
     let asked = c.tcreate(A, b"f", OpenFlags::RDWR | OpenFlags::RCLOSE, 0o644);
@@ -90,7 +90,7 @@ async fn removes_only_then(s: &Scene) -> Verdict {
     hold(c.exists(DIR, b"f").await?, || "the clunk of another fid has removed the file".into())
 }
 
-async fn the_end_of_the_connection_removes(s: &Scene) -> Verdict {
+async fn the_end_of_the_connection_removes(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.walk(DIR, A, &[]).await?;
     let asked = c.tcreate(A, b"f", OpenFlags::RDWR | OpenFlags::RCLOSE, 0o644);
@@ -100,7 +100,7 @@ async fn the_end_of_the_connection_removes(s: &Scene) -> Verdict {
 }
 
 /// Waits until another connection no longer finds the file.
-pub(super) async fn is_gone(s: &Scene, name: &[u8]) -> Verdict {
+pub(super) async fn is_gone(s: &CaseContext, name: &[u8]) -> CaseResult {
     let mut c = s.here().await?;
     while c.exists(DIR, name).await? {
         s.pause().await;

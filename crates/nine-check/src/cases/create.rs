@@ -3,8 +3,8 @@
 use nine_proto::msg::{OnlyUStr, Tmsg};
 use nine_proto::{OpenFlags, Qid, mode, show};
 
-use crate::case::{Verdict, cases, hold};
-use crate::scene::{A, B, DIR, Scene};
+use crate::case::{CaseResult, cases, hold};
+use crate::scene::{A, B, CaseContext, DIR};
 
 cases! { "create":
     the_fid_becomes_the_open_file, Any, Dir,
@@ -51,14 +51,14 @@ cases! { "create":
         "intro(5): the server names the file as the client said, or refuses";
 }
 
-async fn the_fid_becomes_the_open_file(s: &Scene) -> Verdict {
+async fn the_fid_becomes_the_open_file(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     let qid = c.make(DIR, A, b"f", b"new").await?;
     hold(!qid.is_dir() && c.attr(A).await?.qid.path == qid.path, || "the fid is not the new file".into())?;
     hold(c.content(A).await? == b"new", || "what was written is not read".into())
 }
 
-async fn a_new_file_is_empty_and_is_listed(s: &Scene) -> Verdict {
+async fn a_new_file_is_empty_and_is_listed(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     let qid = c.put(DIR, b"f", b"").await?;
     hold(c.content_of(DIR, b"f").await?.is_empty(), || "the new file is not empty".into())?;
@@ -68,14 +68,14 @@ async fn a_new_file_is_empty_and_is_listed(s: &Scene) -> Verdict {
     })
 }
 
-async fn the_qid_is_that_of_the_file(s: &Scene) -> Verdict {
+async fn the_qid_is_that_of_the_file(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     let made = c.put(DIR, b"f", b"x").await?;
     let walked = c.walk_whole(DIR, A, &[b"f"]).await?;
     hold(made.path == walked.path, || format!("the create says {made}, the walk {walked}"))
 }
 
-async fn an_existing_name_is_refused(s: &Scene) -> Verdict {
+async fn an_existing_name_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.put(DIR, b"f", b"old").await?;
     c.walk(DIR, A, &[]).await?;
@@ -84,7 +84,7 @@ async fn an_existing_name_is_refused(s: &Scene) -> Verdict {
     hold(c.content_of(DIR, b"f").await? == b"old", || "the refused create has changed the file".into())
 }
 
-async fn a_refused_create_leaves_the_fid(s: &Scene) -> Verdict {
+async fn a_refused_create_leaves_the_fid(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     let dir = c.mkdir(DIR, b"d").await?;
     c.walk_whole(DIR, A, &[b"d"]).await?;
@@ -95,19 +95,19 @@ async fn a_refused_create_leaves_the_fid(s: &Scene) -> Verdict {
     c.walk_whole(A, B, &[b"f"]).await.map(drop)
 }
 
-async fn dot_names_are_refused(s: &Scene) -> Verdict {
+async fn dot_names_are_refused(s: &CaseContext) -> CaseResult {
     names_refused(s, &[b".", b".."], "it is a special name").await
 }
 
-async fn a_slash_in_the_name_is_refused(s: &Scene) -> Verdict {
+async fn a_slash_in_the_name_is_refused(s: &CaseContext) -> CaseResult {
     names_refused(s, &[b"a/b", b"/a", b"../a", b"/"], "a name has no slash").await
 }
 
-async fn an_empty_name_is_refused(s: &Scene) -> Verdict {
+async fn an_empty_name_is_refused(s: &CaseContext) -> CaseResult {
     names_refused(s, &[b""], "a file has a name").await
 }
 
-async fn names_refused(s: &Scene, names: &[&[u8]], why: &str) -> Verdict {
+async fn names_refused(s: &CaseContext, names: &[&[u8]], why: &str) -> CaseResult {
     let mut c = s.here().await?;
     c.mkdir(DIR, b"a").await?;
     for name in names {
@@ -125,7 +125,7 @@ async fn names_refused(s: &Scene, names: &[&[u8]], why: &str) -> Verdict {
     Ok(())
 }
 
-async fn in_a_file_is_refused(s: &Scene) -> Verdict {
+async fn in_a_file_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.put(DIR, b"f", b"").await?;
     c.walk_whole(DIR, A, &[b"f"]).await?;
@@ -133,7 +133,7 @@ async fn in_a_file_is_refused(s: &Scene) -> Verdict {
     c.refused(asked, "its fid is a plain file").await.map(drop)
 }
 
-async fn by_an_open_fid_is_refused(s: &Scene) -> Verdict {
+async fn by_an_open_fid_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.walk(DIR, A, &[]).await?;
     c.open(A, OpenFlags::READ).await?;
@@ -142,7 +142,7 @@ async fn by_an_open_fid_is_refused(s: &Scene) -> Verdict {
     hold(!c.exists(DIR, b"f").await?, || "the refused create has made the file".into())
 }
 
-async fn a_directory(s: &Scene) -> Verdict {
+async fn a_directory(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     let qid = c.mkdir(DIR, b"d").await?;
     hold(qid.is_dir(), || format!("the qid of the new directory is {qid}"))?;
@@ -152,7 +152,7 @@ async fn a_directory(s: &Scene) -> Verdict {
     hold(c.list(A).await?.is_empty(), || "the new directory is not empty".into())
 }
 
-async fn a_directory_is_open_for_reading(s: &Scene) -> Verdict {
+async fn a_directory_is_open_for_reading(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.walk(DIR, A, &[]).await?;
     let perm = mode::DMDIR | 0o755;
@@ -161,7 +161,7 @@ async fn a_directory_is_open_for_reading(s: &Scene) -> Verdict {
     hold(data.is_empty(), || format!("a new directory reads as {} bytes", data.len()))
 }
 
-async fn for_reading_only(s: &Scene) -> Verdict {
+async fn for_reading_only(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.walk(DIR, A, &[]).await?;
     let asked = c.tcreate(A, b"f", OpenFlags::READ, 0o644);
@@ -171,7 +171,7 @@ async fn for_reading_only(s: &Scene) -> Verdict {
     c.read(A, 0, 100).await.map(drop)
 }
 
-async fn a_mode_that_perm_forbids(s: &Scene) -> Verdict {
+async fn a_mode_that_perm_forbids(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.walk(DIR, A, &[]).await?;
     let asked = c.tcreate(A, b"f", OpenFlags::RDWR, 0o444);
@@ -180,16 +180,16 @@ async fn a_mode_that_perm_forbids(s: &Scene) -> Verdict {
     hold(c.content(A).await? == b"text", || "what was written is not read".into())
 }
 
-async fn a_file_gets_what_the_directory_permits(s: &Scene) -> Verdict {
+async fn a_file_gets_what_the_directory_permits(s: &CaseContext) -> CaseResult {
     permissions(s, false, 0o666, 0o640).await
 }
 
-async fn a_directory_gets_what_the_directory_permits(s: &Scene) -> Verdict {
+async fn a_directory_gets_what_the_directory_permits(s: &CaseContext) -> CaseResult {
     permissions(s, true, 0o777, 0o750).await
 }
 
 /// Creates a file in a directory with mode 0750.
-async fn permissions(s: &Scene, dir: bool, asked: u32, expected: u32) -> Verdict {
+async fn permissions(s: &CaseContext, dir: bool, asked: u32, expected: u32) -> CaseResult {
     let mut c = s.here().await?;
     c.chmod(DIR, 0o750).await?;
     c.walk(DIR, A, &[]).await?;
@@ -199,7 +199,7 @@ async fn permissions(s: &Scene, dir: bool, asked: u32, expected: u32) -> Verdict
     hold(bits == expected, || format!("{asked:o} in a directory of 750 is {expected:o}, not {bits:o}"))
 }
 
-async fn the_permissions_are_as_asked(s: &Scene) -> Verdict {
+async fn the_permissions_are_as_asked(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     for (n, bits) in [0o600, 0o644, 0o666, 0o755].into_iter().enumerate() {
         let name = format!("f{n}").into_bytes();
@@ -216,7 +216,7 @@ async fn the_permissions_are_as_asked(s: &Scene) -> Verdict {
     hold(got == 0o731, || format!("731 was asked for, {got:o} came"))
 }
 
-async fn without_excl_it_opens_what_is_there(s: &Scene) -> Verdict {
+async fn without_excl_it_opens_what_is_there(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     let old = c.put(DIR, b"f", b"old").await?;
     c.walk(DIR, A, &[]).await?;
@@ -226,7 +226,7 @@ async fn without_excl_it_opens_what_is_there(s: &Scene) -> Verdict {
     hold(qid.path == old.path && c.content(A).await? == b"old", || "it is another file".into())
 }
 
-async fn an_existing_directory_is_refused(s: &Scene) -> Verdict {
+async fn an_existing_directory_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.mkdir(DIR, b"d").await?;
     c.put(DIR, b"f", b"").await?;
@@ -243,7 +243,7 @@ async fn an_existing_directory_is_refused(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn names_keep_their_bytes(s: &Scene) -> Verdict {
+async fn names_keep_their_bytes(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     let names = [
         "with space",
@@ -270,7 +270,7 @@ async fn names_keep_their_bytes(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn a_name_of_255_bytes_is_whole_or_refused(s: &Scene) -> Verdict {
+async fn a_name_of_255_bytes_is_whole_or_refused(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     let name = [b'n'; 255];
     c.walk(DIR, A, &[]).await?;

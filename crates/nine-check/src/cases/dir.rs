@@ -3,9 +3,9 @@
 use nine_proto::msg::Tmsg;
 use nine_proto::{Entries, OpenFlags};
 
-use crate::case::{Verdict, cases, fail, hold};
-use crate::conn::Conn;
-use crate::scene::{A, B, DIR, ROOT, Scene};
+use crate::case::{CaseResult, cases, fail, hold};
+use crate::conn::CheckedConnection;
+use crate::scene::{A, B, CaseContext, DIR, ROOT};
 use crate::talk::dir_data;
 
 cases! { "dir":
@@ -35,24 +35,24 @@ cases! { "dir":
         "read(5): directories can be read; the root is one";
 }
 
-async fn a_new_directory_is_empty(s: &Scene) -> Verdict {
+async fn a_new_directory_is_empty(s: &CaseContext) -> CaseResult {
     let mut c = opened(s, 0).await?;
     hold(c.read(A, 0, 4096).await?.is_empty(), || "an empty directory has entries".into())
 }
 
-async fn each_file_is_listed_once(s: &Scene) -> Verdict {
+async fn each_file_is_listed_once(s: &CaseContext) -> CaseResult {
     let mut c = opened(s, FILES).await?;
     let entries = c.entries(A, 8192).await?;
     all_there(&entries)
 }
 
-async fn small_reads_list_each_file_once(s: &Scene) -> Verdict {
+async fn small_reads_list_each_file_once(s: &CaseContext) -> CaseResult {
     let mut c = opened(s, FILES).await?;
     let entries = c.entries(A, 400).await?;
     all_there(&entries)
 }
 
-async fn records_are_whole(s: &Scene) -> Verdict {
+async fn records_are_whole(s: &CaseContext) -> CaseResult {
     let mut c = opened(s, FILES).await?;
     let mut seen = 0;
     for count in [300, 333, 401, 1024] {
@@ -62,7 +62,7 @@ async fn records_are_whole(s: &Scene) -> Verdict {
     hold(seen > 0, || "1024 bytes hold no record".into())
 }
 
-async fn a_count_too_small_gives_no_part_of_a_record(s: &Scene) -> Verdict {
+async fn a_count_too_small_gives_no_part_of_a_record(s: &CaseContext) -> CaseResult {
     let mut c = opened(s, FILES).await?;
     for count in [0, 1, 2, 20, 48] {
         // Servers differ: an error or no data.
@@ -72,7 +72,7 @@ async fn a_count_too_small_gives_no_part_of_a_record(s: &Scene) -> Verdict {
     Ok(())
 }
 
-pub(super) async fn offset_zero_rewinds(s: &Scene) -> Verdict {
+pub(super) async fn offset_zero_rewinds(s: &CaseContext) -> CaseResult {
     let mut c = opened(s, FILES).await?;
     let first = c.entries(A, 8192).await?;
     c.put(DIR, b"later", b"").await?;
@@ -82,7 +82,7 @@ pub(super) async fn offset_zero_rewinds(s: &Scene) -> Verdict {
     })
 }
 
-async fn another_offset_is_refused(s: &Scene) -> Verdict {
+async fn another_offset_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = opened(s, FILES).await?;
     let (_, next) = c.some_entries(A, 0, 400).await?;
     let Some(next) = next else { return fail("a directory of some files has no entries") };
@@ -93,7 +93,7 @@ async fn another_offset_is_refused(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn dots_are_not_listed(s: &Scene) -> Verdict {
+async fn dots_are_not_listed(s: &CaseContext) -> CaseResult {
     let mut c = opened(s, 3).await?;
     let data = c.read(A, 0, 8192).await?;
     for entry in Entries::new(&data, c.dialect) {
@@ -103,7 +103,7 @@ async fn dots_are_not_listed(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn a_record_is_what_stat_says(s: &Scene) -> Verdict {
+async fn a_record_is_what_stat_says(s: &CaseContext) -> CaseResult {
     let mut c = opened(s, 1).await?;
     c.mkdir(DIR, b"sub").await?;
     let data = c.read(A, 0, 8192).await?;
@@ -120,7 +120,7 @@ async fn a_record_is_what_stat_says(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn the_end_stays_the_end(s: &Scene) -> Verdict {
+async fn the_end_stays_the_end(s: &CaseContext) -> CaseResult {
     let mut c = opened(s, 2).await?;
     let (mut offset, mut reads) = (0, 0);
     while let (_, Some(next)) = c.some_entries(A, offset, 8192).await? {
@@ -131,7 +131,7 @@ async fn the_end_stays_the_end(s: &Scene) -> Verdict {
     hold(again.is_empty(), || "after the end came more".into())
 }
 
-async fn each_fid_has_its_place(s: &Scene) -> Verdict {
+async fn each_fid_has_its_place(s: &CaseContext) -> CaseResult {
     let mut c = opened(s, FILES).await?;
     c.walk(DIR, B, &[]).await?;
     c.open(B, OpenFlags::READ).await?;
@@ -143,7 +143,7 @@ async fn each_fid_has_its_place(s: &Scene) -> Verdict {
     hold(apart, || "another fid's reads have moved this one's place".into())
 }
 
-async fn the_root_can_be_listed(s: &Scene) -> Verdict {
+async fn the_root_can_be_listed(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     c.walk(ROOT, A, &[]).await?;
     c.open(A, OpenFlags::READ).await?;
@@ -151,7 +151,7 @@ async fn the_root_can_be_listed(s: &Scene) -> Verdict {
 }
 
 /// Returns a session with this many files in the case's directory, which is open as A.
-pub(super) async fn opened(s: &Scene, files: usize) -> Verdict<Conn> {
+pub(super) async fn opened(s: &CaseContext, files: usize) -> CaseResult<CheckedConnection> {
     let mut c = s.here().await?;
     fill(&mut c, files).await?;
     c.walk(DIR, A, &[]).await?;
@@ -160,7 +160,7 @@ pub(super) async fn opened(s: &Scene, files: usize) -> Verdict<Conn> {
 }
 
 /// Creates this many files in the case's directory.
-pub(super) async fn fill(c: &mut Conn, files: usize) -> Verdict {
+pub(super) async fn fill(c: &mut CheckedConnection, files: usize) -> CaseResult {
     for n in 0..files {
         c.put(DIR, name(n).as_bytes(), b"x").await?;
     }
@@ -168,7 +168,7 @@ pub(super) async fn fill(c: &mut Conn, files: usize) -> Verdict {
 }
 
 /// Checks that the entries are those of [`FILES`] files.
-pub(super) fn all_there(entries: &[(Vec<u8>, nine_proto::Qid)]) -> Verdict {
+pub(super) fn all_there(entries: &[(Vec<u8>, nine_proto::Qid)]) -> CaseResult {
     for n in 0..FILES {
         let times = entries.iter().filter(|(listed, _)| *listed == name(n).as_bytes()).count();
         hold(times == 1, || format!("{} is listed {times} times", name(n)))?;

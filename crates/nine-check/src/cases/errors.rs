@@ -3,9 +3,9 @@
 use nine_proto::msg::{Rmsg, Tmsg};
 use nine_proto::{OpenFlags, show};
 
-use crate::case::{Verdict, cases, fail, hold};
-use crate::conn::Got;
-use crate::scene::{A, B, DIR, ROOT, Scene};
+use crate::case::{CaseResult, cases, fail, hold};
+use crate::conn::ReceivedReply;
+use crate::scene::{A, B, CaseContext, DIR, ROOT};
 use crate::talk::walk;
 
 cases! { "errors":
@@ -23,7 +23,7 @@ cases! { "errors":
         "errno(3): ENOTDIR, not a directory";
 }
 
-async fn they_have_a_text(s: &Scene) -> Verdict {
+async fn they_have_a_text(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     let got = c.refused(walk(ROOT, A, &[b"no-such-file-4f1c"]), "the name does not exist").await?;
     let Rmsg::Error { ename, .. } = got.msg() else { return fail("an Rerror was expected") };
@@ -33,20 +33,20 @@ async fn they_have_a_text(s: &Scene) -> Verdict {
     })
 }
 
-async fn they_have_a_number(s: &Scene) -> Verdict {
+async fn they_have_a_number(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     let got = c.refused(walk(ROOT, A, &[b"no-such-file-4f1c"]), "the name does not exist").await?;
     let errno = errno(&got);
     hold((1..4096).contains(&errno), || format!("the number is {errno}"))
 }
 
-async fn a_missing_file_is_enoent(s: &Scene) -> Verdict {
+async fn a_missing_file_is_enoent(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     let got = c.refused(walk(ROOT, A, &[b"no-such-file-4f1c"]), "the name does not exist").await?;
     one_of(&got, &[2])
 }
 
-async fn an_existing_file_is_eexist(s: &Scene) -> Verdict {
+async fn an_existing_file_is_eexist(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.put(DIR, b"f", b"").await?;
     c.walk(DIR, A, &[]).await?;
@@ -55,7 +55,7 @@ async fn an_existing_file_is_eexist(s: &Scene) -> Verdict {
     one_of(&got, &[17])
 }
 
-async fn a_full_directory_is_enotempty(s: &Scene) -> Verdict {
+async fn a_full_directory_is_enotempty(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.mkdir(DIR, b"d").await?;
     c.walk_whole(DIR, A, &[b"d"]).await?;
@@ -64,7 +64,7 @@ async fn a_full_directory_is_enotempty(s: &Scene) -> Verdict {
     one_of(&got, &[39, 17])
 }
 
-async fn a_file_as_a_directory_is_enotdir(s: &Scene) -> Verdict {
+async fn a_file_as_a_directory_is_enotdir(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.put(DIR, b"f", b"").await?;
     c.walk_whole(DIR, A, &[b"f"]).await?;
@@ -72,7 +72,7 @@ async fn a_file_as_a_directory_is_enotdir(s: &Scene) -> Verdict {
     one_of(&got, &[20])
 }
 
-pub(super) fn errno(got: &Got) -> u32 {
+pub(super) fn errno(got: &ReceivedReply) -> u32 {
     match got.msg() {
         Rmsg::Lerror { ecode } => ecode,
         Rmsg::Error { errno, .. } => errno.0,
@@ -80,7 +80,7 @@ pub(super) fn errno(got: &Got) -> u32 {
     }
 }
 
-pub(super) fn one_of(got: &Got, allowed: &[u32]) -> Verdict {
+pub(super) fn one_of(got: &ReceivedReply, allowed: &[u32]) -> CaseResult {
     let errno = errno(got);
     hold(allowed.contains(&errno), || format!("the error is {errno}, not {}", allowed[0]))
 }

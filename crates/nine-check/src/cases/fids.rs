@@ -3,8 +3,8 @@
 use nine_proto::msg::{Data, OnlyUStr, OptionalU32, Tmsg};
 use nine_proto::{Fid, NOFID, Stat};
 
-use crate::case::{Verdict, cases, fail, hold};
-use crate::scene::{A, B, DIR, ROOT, Scene};
+use crate::case::{CaseResult, cases, fail, hold};
+use crate::scene::{A, B, CaseContext, DIR, ROOT};
 use crate::talk::walk;
 
 cases! { "fids":
@@ -26,7 +26,7 @@ cases! { "fids":
         "walk(5): a walk that fails leaves newfid as it was";
 }
 
-async fn an_unknown_one_is_refused_by_every_message(s: &Scene) -> Verdict {
+async fn an_unknown_one_is_refused_by_every_message(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     let (fid, name, gid) = (Fid(777), &b"x"[..], c.gid);
     let mut all = vec![
@@ -74,7 +74,7 @@ async fn an_unknown_one_is_refused_by_every_message(s: &Scene) -> Verdict {
     c.attr(ROOT).await.map(drop)
 }
 
-async fn any_number_will_do(s: &Scene) -> Verdict {
+async fn any_number_will_do(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     for fid in [2, 0xffff, 0x1_0000, 0x7fff_ffff, 0x8000_0000, 0xffff_fffe] {
         c.walk(ROOT, Fid(fid), &[]).await?;
@@ -84,14 +84,14 @@ async fn any_number_will_do(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn nofid_is_never_known(s: &Scene) -> Verdict {
+async fn nofid_is_never_known(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     let asked = c.tattr(NOFID);
     c.refused(asked, "NOFID is no fid").await?;
     c.refused(Tmsg::Clunk { fid: NOFID }, "NOFID is no fid").await.map(drop)
 }
 
-async fn each_connection_has_its_own(s: &Scene) -> Verdict {
+async fn each_connection_has_its_own(s: &CaseContext) -> CaseResult {
     let mut one = s.session().await?;
     let mut two = s.session().await?;
     one.walk(ROOT, A, &[]).await?;
@@ -102,7 +102,7 @@ async fn each_connection_has_its_own(s: &Scene) -> Verdict {
     one.attr(A).await.map(drop)
 }
 
-async fn two_hundred(s: &Scene) -> Verdict {
+async fn two_hundred(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     for n in 0..200 {
         c.walk(ROOT, Fid(1000 + n), &[]).await?;
@@ -116,7 +116,7 @@ async fn two_hundred(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn one_for_several_requests_at_once(s: &Scene) -> Verdict {
+async fn one_for_several_requests_at_once(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.make(DIR, A, b"f", b"0123456789abcdef").await?;
     let read = Tmsg::Read { fid: A, offset: 0, count: 16 };
@@ -129,7 +129,7 @@ async fn one_for_several_requests_at_once(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn a_clunk_behind_other_requests(s: &Scene) -> Verdict {
+async fn a_clunk_behind_other_requests(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.make(DIR, A, b"f", b"0123456789abcdef").await?;
     let read = Tmsg::Read { fid: A, offset: 0, count: 16 };
@@ -149,7 +149,7 @@ async fn a_clunk_behind_other_requests(s: &Scene) -> Verdict {
     c.refused(asked, "the fid has been clunked").await.map(drop)
 }
 
-async fn a_number_is_free_after_a_failure(s: &Scene) -> Verdict {
+async fn a_number_is_free_after_a_failure(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     for _ in 0..3 {
         c.refused(walk(ROOT, A, &[b"no-such-file-4f1c"]), "the name does not exist").await?;

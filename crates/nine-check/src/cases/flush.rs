@@ -3,9 +3,9 @@
 use nine_proto::msg::{Rmsg, Tmsg};
 use nine_proto::{Fid, OpenFlags, Tag};
 
-use crate::case::{Verdict, cases, fail, hold};
-use crate::conn::{Conn, Got, answers};
-use crate::scene::{A, B, DIR, ROOT, Scene};
+use crate::case::{CaseResult, cases, fail, hold};
+use crate::conn::{CheckedConnection, ReceivedReply, answers};
+use crate::scene::{A, B, CaseContext, DIR, ROOT};
 use crate::talk::walk;
 
 cases! { "flush":
@@ -40,7 +40,7 @@ cases! { "flush":
         "flush(5): a response before the Rflush must be honoured, as if there had been no flush";
 }
 
-async fn an_unknown_tag_is_answered(s: &Scene) -> Verdict {
+async fn an_unknown_tag_is_answered(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     for oldtag in [999, 0, 0xfffe] {
         c.ok(Tmsg::Flush { oldtag: Tag(oldtag) }).await?;
@@ -48,7 +48,7 @@ async fn an_unknown_tag_is_answered(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn an_answered_tag_is_answered(s: &Scene) -> Verdict {
+async fn an_answered_tag_is_answered(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     let asked = c.tattr(ROOT);
     c.send(7, &asked).await?;
@@ -57,7 +57,7 @@ async fn an_answered_tag_is_answered(s: &Scene) -> Verdict {
     c.attr(ROOT).await.map(drop)
 }
 
-async fn its_own_tag_is_answered(s: &Scene) -> Verdict {
+async fn its_own_tag_is_answered(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     let asked = Tmsg::Flush { oldtag: Tag(500) };
     c.send(500, &asked).await?;
@@ -65,7 +65,7 @@ async fn its_own_tag_is_answered(s: &Scene) -> Verdict {
     c.attr(ROOT).await.map(drop)
 }
 
-async fn a_flush_can_be_flushed(s: &Scene) -> Verdict {
+async fn a_flush_can_be_flushed(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     let asked = c.tattr(ROOT);
     let (first, second) = (Tmsg::Flush { oldtag: Tag(500) }, Tmsg::Flush { oldtag: Tag(501) });
@@ -78,7 +78,7 @@ async fn a_flush_can_be_flushed(s: &Scene) -> Verdict {
     nothing_more(&mut c).await
 }
 
-async fn no_answer_after_rflush(s: &Scene) -> Verdict {
+async fn no_answer_after_rflush(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     for _ in 0..16 {
         let asked = c.tattr(ROOT);
@@ -87,7 +87,7 @@ async fn no_answer_after_rflush(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn of_many_each_is_answered(s: &Scene) -> Verdict {
+async fn of_many_each_is_answered(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     let asked = c.tattr(ROOT);
     let requests = (0..32).map(|n| (1000 + n, asked.clone()));
@@ -115,7 +115,7 @@ async fn of_many_each_is_answered(s: &Scene) -> Verdict {
     nothing_more(&mut c).await
 }
 
-async fn several_of_one_request(s: &Scene) -> Verdict {
+async fn several_of_one_request(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     let asked = c.tattr(ROOT);
     let flush = Tmsg::Flush { oldtag: Tag(500) };
@@ -126,7 +126,7 @@ async fn several_of_one_request(s: &Scene) -> Verdict {
     nothing_more(&mut c).await
 }
 
-async fn others_are_not_touched(s: &Scene) -> Verdict {
+async fn others_are_not_touched(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     let asked = c.tattr(ROOT);
     let flush = Tmsg::Flush { oldtag: Tag(501) };
@@ -145,7 +145,7 @@ async fn others_are_not_touched(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn the_tag_is_free_afterwards(s: &Scene) -> Verdict {
+async fn the_tag_is_free_afterwards(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     for n in 0..8 {
         let asked = c.tattr(ROOT);
@@ -159,7 +159,7 @@ async fn the_tag_is_free_afterwards(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn an_answered_walk_has_made_its_fid(s: &Scene) -> Verdict {
+async fn an_answered_walk_has_made_its_fid(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     for n in 0..8 {
         let fid = Fid(200 + n);
@@ -172,7 +172,7 @@ async fn an_answered_walk_has_made_its_fid(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn an_answered_clunk_has_freed_its_fid(s: &Scene) -> Verdict {
+async fn an_answered_clunk_has_freed_its_fid(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     c.walk(ROOT, A, &[]).await?;
     if flushed(&mut c, Tmsg::Clunk { fid: A }).await? {
@@ -182,7 +182,7 @@ async fn an_answered_clunk_has_freed_its_fid(s: &Scene) -> Verdict {
     }
 }
 
-async fn an_answered_create_has_made_its_file(s: &Scene) -> Verdict {
+async fn an_answered_create_has_made_its_file(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     for n in 0..4u32 {
         let (fid, name) = (Fid(200 + n), format!("f{n}").into_bytes());
@@ -198,7 +198,7 @@ async fn an_answered_create_has_made_its_file(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn an_answered_write_is_written(s: &Scene) -> Verdict {
+async fn an_answered_write_is_written(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.make(DIR, A, b"f", b"old").await?;
     let data = nine_proto::msg::Data::Bytes(b"new");
@@ -210,7 +210,7 @@ async fn an_answered_write_is_written(s: &Scene) -> Verdict {
     })
 }
 
-async fn an_answered_remove_has_removed(s: &Scene) -> Verdict {
+async fn an_answered_remove_has_removed(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.put(DIR, b"f", b"").await?;
     c.walk_whole(DIR, B, &[b"f"]).await?;
@@ -220,7 +220,7 @@ async fn an_answered_remove_has_removed(s: &Scene) -> Verdict {
 }
 
 /// Sends a request and a flush of it in one write. Returns whether the request succeeded.
-async fn flushed(c: &mut Conn, asked: Tmsg<'_>) -> Verdict<bool> {
+async fn flushed(c: &mut CheckedConnection, asked: Tmsg<'_>) -> CaseResult<bool> {
     c.send_all(&[(500, asked.clone()), (501, Tmsg::Flush { oldtag: Tag(500) })]).await?;
     let got = until(c, 501).await?;
     let answered = got.iter().find(|got| got.tag().0 == 500);
@@ -233,8 +233,8 @@ async fn flushed(c: &mut Conn, asked: Tmsg<'_>) -> Verdict<bool> {
 }
 
 /// Receives everything up to the Rflush with this tag. Other tags must not occur twice.
-async fn until(c: &mut Conn, tag: u16) -> Verdict<Vec<Got>> {
-    let mut all: Vec<Got> = Vec::new();
+async fn until(c: &mut CheckedConnection, tag: u16) -> CaseResult<Vec<ReceivedReply>> {
+    let mut all: Vec<ReceivedReply> = Vec::new();
     loop {
         let got = c.receive().await?;
         hold(all.iter().all(|before| before.tag() != got.tag()), || {
@@ -253,6 +253,6 @@ async fn until(c: &mut Conn, tag: u16) -> Verdict<Vec<Got>> {
 }
 
 /// Checks that the next message is the answer to a new request.
-async fn nothing_more(c: &mut Conn) -> Verdict {
+async fn nothing_more(c: &mut CheckedConnection) -> CaseResult {
     c.attr(ROOT).await.map(drop)
 }

@@ -1,8 +1,8 @@
 //! Valid messages, split into other pieces.
 
 use super::malformed::{TAG, encoded};
-use crate::case::{Verdict, cases, hold};
-use crate::scene::{A, B, ROOT, Scene};
+use crate::case::{CaseResult, cases, hold};
+use crate::scene::{A, B, CaseContext, ROOT};
 use crate::talk::walk;
 
 cases! { "frames":
@@ -14,7 +14,7 @@ cases! { "frames":
         "intro(5): the connection is a stream of bytes; size tells where a message ends";
 }
 
-async fn byte_by_byte(s: &Scene) -> Verdict {
+async fn byte_by_byte(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     let bytes = encoded(&c, &walk(ROOT, A, &[]));
     for byte in &bytes {
@@ -24,7 +24,7 @@ async fn byte_by_byte(s: &Scene) -> Verdict {
     hold(!got.is_error(), || format!("it was refused: {}", got.text()))
 }
 
-async fn several_in_one_piece(s: &Scene) -> Verdict {
+async fn several_in_one_piece(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     let asked = c.tattr(ROOT);
     c.send_all(&[(1, walk(ROOT, A, &[])), (2, asked), (3, walk(ROOT, B, &[]))]).await?;
@@ -35,7 +35,7 @@ async fn several_in_one_piece(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn one_and_a_half(s: &Scene) -> Verdict {
+async fn one_and_a_half(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     let (first, second) = (walk(ROOT, A, &[]), c.tattr(ROOT));
     let both = [encoded(&c, &first), encoded(&c, &second)].concat();

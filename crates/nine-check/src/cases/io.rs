@@ -3,9 +3,9 @@
 use nine_proto::OpenFlags;
 use nine_proto::msg::{Data, OptionalU32, Tmsg};
 
-use crate::case::{Verdict, cases, hold, skip};
-use crate::conn::Conn;
-use crate::scene::{A, B, DIR, Scene};
+use crate::case::{CaseResult, cases, hold, skip};
+use crate::conn::CheckedConnection;
+use crate::scene::{A, B, CaseContext, DIR};
 use crate::talk::IOHDRSZ;
 
 cases! { "io":
@@ -45,7 +45,7 @@ cases! { "io":
         "9P2000.L Tfsync: flush cached data of the open file to stable storage";
 }
 
-async fn what_is_written_is_read(s: &Scene) -> Verdict {
+async fn what_is_written_is_read(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.make(DIR, A, b"f", b"").await?;
     let n = c.write(A, 0, TEXT).await?;
@@ -53,14 +53,14 @@ async fn what_is_written_is_read(s: &Scene) -> Verdict {
     hold(c.content(A).await? == TEXT, || "what is read is not what was written".into())
 }
 
-async fn large_files(s: &Scene) -> Verdict {
+async fn large_files(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     let data: Vec<u8> = (0..300_000u32).map(|i| (i ^ (i >> 8)) as u8).collect();
     c.put(DIR, b"f", &data).await?;
     hold(c.content_of(DIR, b"f").await? == data, || "300,000 bytes came back changed".into())
 }
 
-async fn from_any_offset(s: &Scene) -> Verdict {
+async fn from_any_offset(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     for offset in [1, 7, 20, 25] {
         let data = c.read(A, offset as u64, 100).await?;
@@ -69,7 +69,7 @@ async fn from_any_offset(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn never_more_than_asked(s: &Scene) -> Verdict {
+async fn never_more_than_asked(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     for count in [1, 2, 3, 5] {
         let data = c.read(A, 0, count).await?;
@@ -78,14 +78,14 @@ async fn never_more_than_asked(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn short_at_the_end(s: &Scene) -> Verdict {
+async fn short_at_the_end(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     let from = TEXT.len() - 4;
     let data = c.read(A, from as u64, 1000).await?;
     hold(data == TEXT[from..], || format!("the last 4 bytes are {data:?}"))
 }
 
-async fn nothing_beyond_the_end(s: &Scene) -> Verdict {
+async fn nothing_beyond_the_end(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     for offset in [TEXT.len() as u64, TEXT.len() as u64 + 1, 100_000] {
         let data = c.read(A, offset, 100).await?;
@@ -94,7 +94,7 @@ async fn nothing_beyond_the_end(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn a_huge_offset_is_beyond_the_end(s: &Scene) -> Verdict {
+async fn a_huge_offset_is_beyond_the_end(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     for offset in [1 << 40, (1 << 63) - 1, 1 << 63, u64::MAX - 50, u64::MAX] {
         // A server may also refuse an offset that it cannot represent.
@@ -106,13 +106,13 @@ async fn a_huge_offset_is_beyond_the_end(s: &Scene) -> Verdict {
     hold(c.content(A).await? == TEXT, || "the file has changed".into())
 }
 
-async fn a_read_of_nothing(s: &Scene) -> Verdict {
+async fn a_read_of_nothing(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     let data = c.read(A, 0, 0).await?;
     hold(data.is_empty(), || format!("no bytes were asked for, {} came", data.len()))
 }
 
-async fn a_write_in_the_middle(s: &Scene) -> Verdict {
+async fn a_write_in_the_middle(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     c.write_all(A, 4, b"QUICK").await?;
     let mut expected = TEXT.to_vec();
@@ -120,7 +120,7 @@ async fn a_write_in_the_middle(s: &Scene) -> Verdict {
     hold(c.content(A).await? == expected, || "it is not just bytes 4 to 8 that have changed".into())
 }
 
-async fn a_write_beyond_the_end_leaves_zeros(s: &Scene) -> Verdict {
+async fn a_write_beyond_the_end_leaves_zeros(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     let asked = Tmsg::Write { fid: A, offset: 1000, data: Data::Bytes(b"far") };
     if c.call(asked).await?.is_error() {
@@ -130,7 +130,7 @@ async fn a_write_beyond_the_end_leaves_zeros(s: &Scene) -> Verdict {
     hold(c.content(A).await? == expected, || "between the old end and the new bytes are not zeros".into())
 }
 
-async fn a_write_of_nothing(s: &Scene) -> Verdict {
+async fn a_write_of_nothing(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     for offset in [0, 5, 1000] {
         let n = c.write(A, offset, b"").await?;
@@ -139,7 +139,7 @@ async fn a_write_of_nothing(s: &Scene) -> Verdict {
     hold(c.content(A).await? == TEXT, || "the file has changed".into())
 }
 
-async fn a_write_grows_the_length(s: &Scene) -> Verdict {
+async fn a_write_grows_the_length(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     c.write_all(A, TEXT.len() as u64, b"1234567").await?;
     let size = c.attr(A).await?.size;
@@ -148,7 +148,7 @@ async fn a_write_grows_the_length(s: &Scene) -> Verdict {
     })
 }
 
-async fn a_full_write_is_taken_whole(s: &Scene) -> Verdict {
+async fn a_full_write_is_taken_whole(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.make(DIR, A, b"f", b"").await?;
     let data: Vec<u8> = (0..c.msize - IOHDRSZ).map(|i| i as u8).collect();
@@ -159,7 +159,7 @@ async fn a_full_write_is_taken_whole(s: &Scene) -> Verdict {
     hold(c.content(A).await? == data, || "what is read is not what was written".into())
 }
 
-async fn a_directory_is_not_written(s: &Scene) -> Verdict {
+async fn a_directory_is_not_written(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.walk(DIR, A, &[]).await?;
     c.open(A, OpenFlags::READ).await?;
@@ -167,7 +167,7 @@ async fn a_directory_is_not_written(s: &Scene) -> Verdict {
     c.refused(asked, "it is a directory").await.map(drop)
 }
 
-async fn an_unopened_fid_is_refused(s: &Scene) -> Verdict {
+async fn an_unopened_fid_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     c.walk_whole(DIR, B, &[b"f"]).await?;
     c.refused(Tmsg::Read { fid: B, offset: 0, count: 100 }, "its fid is not open").await?;
@@ -175,7 +175,7 @@ async fn an_unopened_fid_is_refused(s: &Scene) -> Verdict {
     c.refused(asked, "its fid is not open").await.map(drop)
 }
 
-async fn a_removed_file_can_still_be_read(s: &Scene) -> Verdict {
+async fn a_removed_file_can_still_be_read(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     c.supported(Tmsg::Unlinkat { dirfid: DIR, name: b"f", flags: 0 }).await?;
     hold(!c.exists(DIR, b"f").await?, || "the name is still there".into())?;
@@ -184,7 +184,7 @@ async fn a_removed_file_can_still_be_read(s: &Scene) -> Verdict {
     hold(c.content(A).await?.starts_with(b"THE"), || "what is written afterwards is lost".into())
 }
 
-async fn datasync_and_fsync(s: &Scene) -> Verdict {
+async fn datasync_and_fsync(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     for datasync in [0, 1] {
         c.supported(Tmsg::Fsync { fid: A, datasync: OptionalU32(datasync) }).await?;
@@ -193,7 +193,7 @@ async fn datasync_and_fsync(s: &Scene) -> Verdict {
 }
 
 /// A file `f` with TEXT, open as A.
-async fn file(s: &Scene) -> Verdict<Conn> {
+async fn file(s: &CaseContext) -> CaseResult<CheckedConnection> {
     let mut c = s.here().await?;
     c.make(DIR, A, b"f", TEXT).await?;
     Ok(c)

@@ -3,9 +3,9 @@
 use nine_proto::msg::{Rmsg, Tmsg};
 use nine_proto::{Fid, OpenFlags};
 
-use crate::case::{Verdict, cases, fail, hold};
-use crate::conn::Conn;
-use crate::scene::{A, B, DIR, Scene};
+use crate::case::{CaseResult, cases, fail, hold};
+use crate::conn::CheckedConnection;
+use crate::scene::{A, B, CaseContext, DIR};
 
 cases! { "lock":
     a_free_range_is_locked, L, Dir,
@@ -32,13 +32,13 @@ cases! { "lock":
         "9P2000.L Tlock: fid is that of an open file";
 }
 
-async fn a_free_range_is_locked(s: &Scene) -> Verdict {
+async fn a_free_range_is_locked(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     lock(&mut c, "one", WRITE, 0, 10, SUCCESS).await?;
     lock(&mut c, "one", UNLOCK, 0, 10, SUCCESS).await
 }
 
-async fn getlock_of_a_free_range_says_unlocked(s: &Scene) -> Verdict {
+async fn getlock_of_a_free_range_says_unlocked(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     lock(&mut c, "one", READ, 0, 1, SUCCESS).await?;
     lock(&mut c, "one", UNLOCK, 0, 1, SUCCESS).await?;
@@ -46,13 +46,13 @@ async fn getlock_of_a_free_range_says_unlocked(s: &Scene) -> Verdict {
     hold(ty == UNLOCK, || format!("nothing is locked, and the type is {ty}"))
 }
 
-async fn two_owners_conflict(s: &Scene) -> Verdict {
+async fn two_owners_conflict(s: &CaseContext) -> CaseResult {
     let (mut one, mut two) = both(s).await?;
     lock(&mut one, "one", WRITE, 0, 10, SUCCESS).await?;
     lock(&mut two, "two", WRITE, 5, 10, BLOCKED).await
 }
 
-async fn getlock_names_who_holds_it(s: &Scene) -> Verdict {
+async fn getlock_names_who_holds_it(s: &CaseContext) -> CaseResult {
     let (mut one, mut two) = both(s).await?;
     lock(&mut one, "one", WRITE, 3, 7, SUCCESS).await?;
     let (ty, start, length) = getlock(&mut two, "two", READ, 0, 0).await?;
@@ -61,19 +61,19 @@ async fn getlock_names_who_holds_it(s: &Scene) -> Verdict {
     })
 }
 
-async fn readers_share(s: &Scene) -> Verdict {
+async fn readers_share(s: &CaseContext) -> CaseResult {
     let (mut one, mut two) = both(s).await?;
     lock(&mut one, "one", READ, 0, 10, SUCCESS).await?;
     lock(&mut two, "two", READ, 0, 10, SUCCESS).await
 }
 
-async fn a_writer_excludes_readers(s: &Scene) -> Verdict {
+async fn a_writer_excludes_readers(s: &CaseContext) -> CaseResult {
     let (mut one, mut two) = both(s).await?;
     lock(&mut one, "one", WRITE, 0, 10, SUCCESS).await?;
     lock(&mut two, "two", READ, 9, 1, BLOCKED).await
 }
 
-async fn other_ranges_are_free(s: &Scene) -> Verdict {
+async fn other_ranges_are_free(s: &CaseContext) -> CaseResult {
     let (mut one, mut two) = both(s).await?;
     lock(&mut one, "one", WRITE, 10, 10, SUCCESS).await?;
     lock(&mut two, "two", WRITE, 0, 10, SUCCESS).await?;
@@ -81,7 +81,7 @@ async fn other_ranges_are_free(s: &Scene) -> Verdict {
     lock(&mut one, "one", WRITE, 1000, 1, BLOCKED).await
 }
 
-async fn unlock_frees(s: &Scene) -> Verdict {
+async fn unlock_frees(s: &CaseContext) -> CaseResult {
     let (mut one, mut two) = both(s).await?;
     lock(&mut one, "one", WRITE, 0, 0, SUCCESS).await?;
     lock(&mut two, "two", WRITE, 0, 0, BLOCKED).await?;
@@ -89,14 +89,14 @@ async fn unlock_frees(s: &Scene) -> Verdict {
     lock(&mut two, "two", WRITE, 0, 0, SUCCESS).await
 }
 
-async fn the_clunk_frees(s: &Scene) -> Verdict {
+async fn the_clunk_frees(s: &CaseContext) -> CaseResult {
     let (mut one, mut two) = both(s).await?;
     lock(&mut one, "one", WRITE, 0, 0, SUCCESS).await?;
     one.clunk(A).await?;
     lock(&mut two, "two", WRITE, 0, 0, SUCCESS).await
 }
 
-async fn the_end_of_the_connection_frees(s: &Scene) -> Verdict {
+async fn the_end_of_the_connection_frees(s: &CaseContext) -> CaseResult {
     let (mut one, mut two) = both(s).await?;
     lock(&mut one, "one", WRITE, 0, 0, SUCCESS).await?;
     drop(one);
@@ -106,7 +106,7 @@ async fn the_end_of_the_connection_frees(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn an_unopened_fid_is_refused(s: &Scene) -> Verdict {
+async fn an_unopened_fid_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     // A server without locks refuses this too, for another reason.
     lock(&mut c, "one", READ, 0, 1, SUCCESS).await?;
@@ -117,14 +117,14 @@ async fn an_unopened_fid_is_refused(s: &Scene) -> Verdict {
 }
 
 /// A file `f`, open as A.
-async fn file(s: &Scene) -> Verdict<Conn> {
+async fn file(s: &CaseContext) -> CaseResult<CheckedConnection> {
     let mut c = s.here().await?;
     c.make(DIR, A, b"f", &[0; 100]).await?;
     Ok(c)
 }
 
 /// The same on two connections.
-async fn both(s: &Scene) -> Verdict<(Conn, Conn)> {
+async fn both(s: &CaseContext) -> CaseResult<(CheckedConnection, CheckedConnection)> {
     let one = file(s).await?;
     let mut two = s.here().await?;
     two.walk_whole(DIR, A, &[b"f"]).await?;
@@ -138,20 +138,33 @@ fn tlock(fid: Fid, owner: &str, ty: u8, start: u64, length: u64) -> Tmsg<'_> {
 }
 
 /// Requests a lock by A. Returns its status.
-async fn ask(c: &mut Conn, owner: &str, ty: u8, start: u64, length: u64) -> Verdict<u8> {
+async fn ask(c: &mut CheckedConnection, owner: &str, ty: u8, start: u64, length: u64) -> CaseResult<u8> {
     match c.supported(tlock(A, owner, ty, start, length)).await?.msg() {
         Rmsg::Lock { status } => Ok(status),
         _ => fail("an Rlock was expected"),
     }
 }
 
-async fn lock(c: &mut Conn, owner: &str, ty: u8, start: u64, length: u64, expected: u8) -> Verdict {
+async fn lock(
+    c: &mut CheckedConnection,
+    owner: &str,
+    ty: u8,
+    start: u64,
+    length: u64,
+    expected: u8,
+) -> CaseResult {
     let status = ask(c, owner, ty, start, length).await?;
     hold(status == expected, || format!("the status is {status}, not {expected}"))
 }
 
 /// Returns a conflicting lock: type, start, length.
-async fn getlock(c: &mut Conn, owner: &str, ty: u8, start: u64, length: u64) -> Verdict<(u8, u64, u64)> {
+async fn getlock(
+    c: &mut CheckedConnection,
+    owner: &str,
+    ty: u8,
+    start: u64,
+    length: u64,
+) -> CaseResult<(u8, u64, u64)> {
     let asked = Tmsg::Getlock { fid: A, ty, start, length, proc_id: 1, client_id: owner.as_bytes() };
     match c.supported(asked).await?.msg() {
         Rmsg::Getlock { ty, start, length, .. } => Ok((ty, start, length)),

@@ -3,9 +3,9 @@
 use nine_proto::msg::{Data, Rmsg, Tmsg};
 use nine_proto::{Dialect, NOTAG, Stat, Tag};
 
-use crate::case::{Verdict, cases, fail, hold};
-use crate::conn::{Conn, Event};
-use crate::scene::{A, DIR, MSIZE, ROOT, Scene};
+use crate::case::{CaseResult, cases, fail, hold};
+use crate::conn::{CheckedConnection, ConnectionEvent};
+use crate::scene::{A, CaseContext, DIR, MSIZE, ROOT};
 use crate::talk::walk;
 
 cases! { "malformed":
@@ -49,7 +49,7 @@ cases! { "malformed":
         "intro(5): when the connection ends, its requests are aborted";
 }
 
-async fn a_size_below_seven(s: &Scene) -> Verdict {
+async fn a_size_below_seven(s: &CaseContext) -> CaseResult {
     for size in [0, 1, 4, 6] {
         let mut bytes = vec![0; 16];
         bytes[..4].copy_from_slice(&u32::to_le_bytes(size));
@@ -59,7 +59,7 @@ async fn a_size_below_seven(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn a_size_above_msize(s: &Scene) -> Verdict {
+async fn a_size_above_msize(s: &CaseContext) -> CaseResult {
     let c = s.session().await?;
     let mut bytes = encoded(&c, &Tmsg::Clunk { fid: A });
     bytes[..4].copy_from_slice(&(c.msize + 1).to_le_bytes());
@@ -69,7 +69,7 @@ async fn a_size_above_msize(s: &Scene) -> Verdict {
     not_served(s, &bytes).await
 }
 
-async fn a_size_above_all_bounds(s: &Scene) -> Verdict {
+async fn a_size_above_all_bounds(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     let mut bytes = encoded(&c, &Tmsg::Clunk { fid: A });
     bytes[..4].copy_from_slice(&[0xff; 4]);
@@ -78,7 +78,7 @@ async fn a_size_above_all_bounds(s: &Scene) -> Verdict {
     still_serves(s).await
 }
 
-async fn a_message_cut_short(s: &Scene) -> Verdict {
+async fn a_message_cut_short(s: &CaseContext) -> CaseResult {
     let c = s.session().await?;
     let all = [
         c.tattr(ROOT),
@@ -95,7 +95,7 @@ async fn a_message_cut_short(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn bytes_after_the_last_field(s: &Scene) -> Verdict {
+async fn bytes_after_the_last_field(s: &CaseContext) -> CaseResult {
     let c = s.session().await?;
     let mut bytes = encoded(&c, &walk(ROOT, A, &[]));
     bytes.extend([1, 2, 3, 4]);
@@ -103,7 +103,7 @@ async fn bytes_after_the_last_field(s: &Scene) -> Verdict {
     not_served(s, &bytes).await
 }
 
-async fn a_string_beyond_the_message(s: &Scene) -> Verdict {
+async fn a_string_beyond_the_message(s: &CaseContext) -> CaseResult {
     let c = s.session().await?;
     let mut bytes = encoded(&c, &walk(ROOT, A, &[b"name"]));
     let count = bytes.len() - 6;
@@ -111,7 +111,7 @@ async fn a_string_beyond_the_message(s: &Scene) -> Verdict {
     not_served(s, &bytes).await
 }
 
-async fn a_version_string_beyond_the_message(s: &Scene) -> Verdict {
+async fn a_version_string_beyond_the_message(s: &CaseContext) -> CaseResult {
     let mut c = s.dial().await?;
     let mut bytes = Vec::new();
     Tmsg::Version { msize: MSIZE, version: b"9P2000" }.encode(NOTAG, Dialect::P2000, &mut bytes);
@@ -125,7 +125,7 @@ async fn a_version_string_beyond_the_message(s: &Scene) -> Verdict {
     }
 }
 
-async fn data_beyond_the_message(s: &Scene) -> Verdict {
+async fn data_beyond_the_message(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.make(DIR, A, b"f", b"old").await?;
     let mut bytes = encoded(&c, &Tmsg::Write { fid: A, offset: 0, data: Data::Bytes(b"new") });
@@ -137,14 +137,14 @@ async fn data_beyond_the_message(s: &Scene) -> Verdict {
     hold(content == b"old", || format!("the file has {} bytes now", content.len()))
 }
 
-async fn more_names_than_there_are(s: &Scene) -> Verdict {
+async fn more_names_than_there_are(s: &CaseContext) -> CaseResult {
     let c = s.session().await?;
     let mut bytes = encoded(&c, &walk(ROOT, A, &[b"name"]));
     bytes[15..17].copy_from_slice(&3u16.to_le_bytes());
     not_served(s, &bytes).await
 }
 
-async fn seventeen_names(s: &Scene) -> Verdict {
+async fn seventeen_names(s: &CaseContext) -> CaseResult {
     let c = s.session().await?;
     let mut bytes = encoded(&c, &walk(ROOT, A, &[]));
     bytes[15..17].copy_from_slice(&17u16.to_le_bytes());
@@ -153,13 +153,13 @@ async fn seventeen_names(s: &Scene) -> Verdict {
     not_served(s, &bytes).await
 }
 
-async fn a_nul_in_a_name(s: &Scene) -> Verdict {
+async fn a_nul_in_a_name(s: &CaseContext) -> CaseResult {
     let c = s.session().await?;
     let bytes = encoded(&c, &walk(ROOT, A, &[b"..\0x"]));
     not_served(s, &bytes).await
 }
 
-async fn a_stat_that_contradicts_itself(s: &Scene) -> Verdict {
+async fn a_stat_that_contradicts_itself(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.put(DIR, b"f", b"old").await?;
     c.walk_whole(DIR, A, &[b"f"]).await?;
@@ -173,7 +173,7 @@ async fn a_stat_that_contradicts_itself(s: &Scene) -> Verdict {
     hold(c.content_of(DIR, b"f").await? == b"old", || "the file has changed".into())
 }
 
-async fn an_answer_from_the_client(s: &Scene) -> Verdict {
+async fn an_answer_from_the_client(s: &CaseContext) -> CaseResult {
     let c = s.session().await?;
     for message in [Rmsg::Clunk {}, Rmsg::Flush {}, Rmsg::Write { count: 1 }] {
         let mut bytes = Vec::new();
@@ -184,21 +184,21 @@ async fn an_answer_from_the_client(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn terror(s: &Scene) -> Verdict {
+async fn terror(s: &CaseContext) -> CaseResult {
     for ty in [106, 6] {
         not_served(s, &[9, 0, 0, 0, ty, 7, 0, 0, 0]).await?;
     }
     Ok(())
 }
 
-async fn an_unknown_type(s: &Scene) -> Verdict {
+async fn an_unknown_type(s: &CaseContext) -> CaseResult {
     for ty in [0, 200, 254, 255] {
         not_served(s, &[7, 0, 0, 0, ty, 7, 0]).await?;
     }
     Ok(())
 }
 
-async fn a_message_of_another_dialect(s: &Scene) -> Verdict {
+async fn a_message_of_another_dialect(s: &CaseContext) -> CaseResult {
     let c = s.session().await?;
     let other = if c.dialect.is_l() {
         [Tmsg::Stat { fid: ROOT }, Tmsg::Open { fid: ROOT, mode: 0 }]
@@ -211,7 +211,7 @@ async fn a_message_of_another_dialect(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn another_protocol(s: &Scene) -> Verdict {
+async fn another_protocol(s: &CaseContext) -> CaseResult {
     for text in [
         &b"GET / HTTP/1.0\r\n\r\n"[..],
         b"SSH-2.0-OpenSSH_9.2p1\r\n",
@@ -229,7 +229,7 @@ async fn another_protocol(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn half_a_message_and_the_end(s: &Scene) -> Verdict {
+async fn half_a_message_and_the_end(s: &CaseContext) -> CaseResult {
     for cut in [1, 4, 6, 9] {
         let mut c = s.session().await?;
         let bytes = encoded(&c, &walk(ROOT, A, &[]));
@@ -240,7 +240,7 @@ async fn half_a_message_and_the_end(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn an_end_before_the_answer(s: &Scene) -> Verdict {
+async fn an_end_before_the_answer(s: &CaseContext) -> CaseResult {
     for _ in 0..4 {
         let mut c = s.session().await?;
         let asked = c.tattr(ROOT);
@@ -251,7 +251,7 @@ async fn an_end_before_the_answer(s: &Scene) -> Verdict {
 }
 
 /// Sends bytes in a session. Expects an error or the end of the connection, and that the server still serves others.
-async fn not_served(s: &Scene, bytes: &[u8]) -> Verdict {
+async fn not_served(s: &CaseContext, bytes: &[u8]) -> CaseResult {
     if ignores(s, bytes).await? {
         fail("it was passed over in silence: a client would wait for ever")
     } else {
@@ -260,7 +260,7 @@ async fn not_served(s: &Scene, bytes: &[u8]) -> Verdict {
 }
 
 /// The same. Returns whether there was an answer only to a later request.
-async fn ignores(s: &Scene, bytes: &[u8]) -> Verdict<bool> {
+async fn ignores(s: &CaseContext, bytes: &[u8]) -> CaseResult<bool> {
     let mut c = s.session().await?;
     let mut ignored = false;
     // The connection may end before everything is sent.
@@ -276,14 +276,14 @@ async fn ignores(s: &Scene, bytes: &[u8]) -> Verdict<bool> {
 }
 
 /// Returns whether an error arrives after all, since a server may answer in another order. Checks a few times.
-async fn answers_late(s: &Scene, c: &mut Conn) -> Verdict<bool> {
+async fn answers_late(s: &CaseContext, c: &mut CheckedConnection) -> CaseResult<bool> {
     for look in 1..=LOOKS {
         s.pause().await;
         let asked = c.tattr(ROOT);
         c.send(BEHIND + look, &asked).await?;
         match c.event().await? {
-            Event::Got(got) if got.tag() == Tag(BEHIND + look) => {}
-            Event::Got(got) if !got.is_error() => {
+            ConnectionEvent::Got(got) if got.tag() == Tag(BEHIND + look) => {}
+            ConnectionEvent::Got(got) if !got.is_error() => {
                 return fail(format!("what is no message was answered by {}", got.text()));
             }
             _ => return Ok(true),
@@ -293,21 +293,21 @@ async fn answers_late(s: &Scene, c: &mut Conn) -> Verdict<bool> {
 }
 
 /// Returns whether the answer was to the later request.
-async fn ended_or_refused(c: &mut Conn) -> Verdict<bool> {
+async fn ended_or_refused(c: &mut CheckedConnection) -> CaseResult<bool> {
     match c.event().await {
-        Ok(Event::Ended) => Ok(false),
-        Ok(Event::Got(got)) if got.tag() == Tag(BEHIND) && !got.is_error() => Ok(true),
-        Ok(Event::Got(got)) if got.is_error() => Ok(false),
-        Ok(Event::Got(got)) => fail(format!("what is no message was answered by {}", got.text())),
+        Ok(ConnectionEvent::Ended) => Ok(false),
+        Ok(ConnectionEvent::Got(got)) if got.tag() == Tag(BEHIND) && !got.is_error() => Ok(true),
+        Ok(ConnectionEvent::Got(got)) if got.is_error() => Ok(false),
+        Ok(ConnectionEvent::Got(got)) => fail(format!("what is no message was answered by {}", got.text())),
         Err(stop) => Err(stop),
     }
 }
 
-async fn still_serves(s: &Scene) -> Verdict {
+async fn still_serves(s: &CaseContext) -> CaseResult {
     s.session().await?.attr(ROOT).await.map(drop)
 }
 
-pub(super) fn encoded(c: &Conn, message: &Tmsg<'_>) -> Vec<u8> {
+pub(super) fn encoded(c: &CheckedConnection, message: &Tmsg<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     message.encode(Tag(TAG), c.dialect, &mut bytes);
     bytes

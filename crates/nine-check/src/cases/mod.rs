@@ -67,7 +67,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
 }
 
 /// The fields of a Tsetattr.
-pub(crate) struct Set {
+pub(crate) struct SetattrFields {
     pub(crate) mode: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
@@ -77,10 +77,10 @@ pub(crate) struct Set {
 }
 
 /// Returns a Tsetattr. Fields that `fill` does not set have values that would be noticed if `valid` were ignored.
-pub(crate) fn setattr(fid: Fid, valid: u32, fill: impl FnOnce(&mut Set)) -> Tmsg<'static> {
+pub(crate) fn setattr(fid: Fid, valid: u32, fill: impl FnOnce(&mut SetattrFields)) -> Tmsg<'static> {
     let odd = Time { sec: 12_345, nsec: 0 };
-    let mut set = Set { mode: 0o7, uid: NOUID, gid: NOGID, size: 77_777, atime: odd, mtime: odd };
+    let mut set = SetattrFields { mode: 0o7, uid: NOUID, gid: NOGID, size: 77_777, atime: odd, mtime: odd };
     fill(&mut set);
-    let Set { mode, uid, gid, size, atime, mtime } = set;
+    let SetattrFields { mode, uid, gid, size, atime, mtime } = set;
     Tmsg::Setattr { fid, valid: SetMask(valid), mode, uid, gid, size, atime, mtime }
 }

@@ -3,8 +3,8 @@
 use nine_proto::msg::{Data, Tmsg};
 use nine_proto::{NOTAG, OpenFlags};
 
-use crate::case::{Verdict, cases, fail, hold, skip};
-use crate::scene::{A, DIR, MSIZE, ROOT, Scene};
+use crate::case::{CaseResult, cases, fail, hold, skip};
+use crate::scene::{A, CaseContext, DIR, MSIZE, ROOT};
 use crate::talk::IOHDRSZ;
 
 cases! { "msize":
@@ -22,8 +22,8 @@ cases! { "msize":
         "version(5): msize includes the whole message; walk(5): sixteen qids in one";
 }
 
-async fn no_rread_is_longer(s: &Scene) -> Verdict {
-    let mut c = s.here_with(LEAST).await?;
+async fn no_rread_is_longer(s: &CaseContext) -> CaseResult {
+    let mut c = s.here_with(COMMON_MSIZE_MIN).await?;
     c.make(DIR, A, b"f", &vec![7; 50_000]).await?;
     for count in [c.msize, 20_000, 0x7fff_ffff, u32::MAX] {
         // A server may refuse it. A longer answer fails when it is received.
@@ -34,8 +34,8 @@ async fn no_rread_is_longer(s: &Scene) -> Verdict {
     hold(!data.is_empty(), || "a read that fits into msize brings nothing".into())
 }
 
-async fn no_directory_read_is_longer(s: &Scene) -> Verdict {
-    let mut c = s.here_with(LEAST).await?;
+async fn no_directory_read_is_longer(s: &CaseContext) -> CaseResult {
+    let mut c = s.here_with(COMMON_MSIZE_MIN).await?;
     for n in 0..100 {
         c.put(DIR, format!("a-name-that-takes-some-room-{n:03}").as_bytes(), b"").await?;
     }
@@ -51,32 +51,32 @@ async fn no_directory_read_is_longer(s: &Scene) -> Verdict {
     hold(entries.len() == 100, || format!("100 files, {} entries", entries.len()))
 }
 
-async fn a_full_twrite_is_taken(s: &Scene) -> Verdict {
-    let mut c = s.here_with(LEAST).await?;
+async fn a_full_twrite_is_taken(s: &CaseContext) -> CaseResult {
+    let mut c = s.here_with(COMMON_MSIZE_MIN).await?;
     c.make(DIR, A, b"f", b"").await?;
     let data = vec![9; (c.msize - IOHDRSZ) as usize];
     let n = c.write(A, 0, &data).await?;
     hold(n > 0, || "a Twrite that fits into msize wrote nothing".into())
 }
 
-async fn a_smaller_one_is_agreed_to(s: &Scene) -> Verdict {
-    let c = s.session_with(LEAST).await?;
-    hold(c.msize <= LEAST, || format!("{LEAST} was proposed, {} agreed", c.msize))
+async fn a_smaller_one_is_agreed_to(s: &CaseContext) -> CaseResult {
+    let c = s.session_with(COMMON_MSIZE_MIN).await?;
+    hold(c.msize <= COMMON_MSIZE_MIN, || format!("{COMMON_MSIZE_MIN} was proposed, {} agreed", c.msize))
 }
 
-async fn again_it_may_be_lowered(s: &Scene) -> Verdict {
+async fn again_it_may_be_lowered(s: &CaseContext) -> CaseResult {
     let mut c = s.here_with(MSIZE).await?;
     c.put(DIR, b"f", &vec![7; 50_000]).await?;
-    c.version(LEAST, s.dialect).await?;
+    c.version(COMMON_MSIZE_MIN, s.dialect).await?;
     s.attach(&mut c, ROOT).await?;
     let path: Vec<&[u8]> = s.server.options.path.iter().chain(&s.dir).map(Vec::as_slice).collect();
     c.walk_whole(ROOT, A, &[&path[..], &[b"f"]].concat()).await?;
     c.open(A, OpenFlags::READ).await?;
     let got = c.call(Tmsg::Read { fid: A, offset: 0, count: 50_000 }).await?;
-    hold(got.len() <= LEAST as usize, || format!("an answer of {} bytes", got.len()))
+    hold(got.len() <= COMMON_MSIZE_MIN as usize, || format!("an answer of {} bytes", got.len()))
 }
 
-async fn a_full_walk_fits_into_the_least(s: &Scene) -> Verdict {
+async fn a_full_walk_fits_into_the_least(s: &CaseContext) -> CaseResult {
     let mut c = s.dial().await?;
     let asked = Tmsg::Version { msize: 512, version: s.dialect.name().as_bytes() };
     c.send(NOTAG.0, &asked).await?;
@@ -95,4 +95,4 @@ async fn a_full_walk_fits_into_the_least(s: &Scene) -> Verdict {
 }
 
 /// The minimum for Linux clients and some servers, in bytes.
-const LEAST: u32 = 4096;
+const COMMON_MSIZE_MIN: u32 = 4096;

@@ -5,9 +5,9 @@ use nine_proto::{Fid, OpenFlags, Qid, mode, show};
 
 use super::attr::{TEXT, file};
 use super::errors::{errno, one_of};
-use crate::case::{Verdict, cases, fail, hold, skip};
-use crate::conn::{Conn, Got};
-use crate::scene::{A, B, C, D, DIR, ROOT, Scene};
+use crate::case::{CaseResult, cases, fail, hold, skip};
+use crate::conn::{CheckedConnection, ReceivedReply};
+use crate::scene::{A, B, C, CaseContext, D, DIR, ROOT};
 use crate::talk::{REMOVEDIR, walk};
 
 cases! { "names":
@@ -77,7 +77,7 @@ cases! { "names":
         "9P2000.L Tmkdir: create a directory name in the directory dfid, which stays where it is";
 }
 
-async fn symlink_and_readlink(s: &Scene) -> Verdict {
+async fn symlink_and_readlink(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     for (n, target) in [&b"where/it/leads"[..], b"/absolute", b"..", &[b'x'; 300]].iter().enumerate() {
         let name = format!("l{n}").into_bytes();
@@ -93,7 +93,7 @@ async fn symlink_and_readlink(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn a_symlink_is_not_followed(s: &Scene) -> Verdict {
+async fn a_symlink_is_not_followed(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.mkdir(DIR, b"d").await?;
     symlink(&mut c, b"l", b"d").await?;
@@ -101,7 +101,7 @@ async fn a_symlink_is_not_followed(s: &Scene) -> Verdict {
     hold(!qid.is_dir() && qid.ty & Qid::SYMLINK != 0, || format!("the link's qid is {qid}"))
 }
 
-async fn a_link_that_leads_nowhere(s: &Scene) -> Verdict {
+async fn a_link_that_leads_nowhere(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     symlink(&mut c, b"l", b"no-such-file-4f1c").await?;
     c.walk_whole(DIR, A, &[b"l"]).await?;
@@ -109,19 +109,19 @@ async fn a_link_that_leads_nowhere(s: &Scene) -> Verdict {
     c.unlink(DIR, b"l").await
 }
 
-async fn readlink_of_a_file_is_refused(s: &Scene) -> Verdict {
+async fn readlink_of_a_file_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     c.supported_but_refused(Tmsg::Readlink { fid: A }, "it is a plain file").await.map(drop)
 }
 
-async fn symlink_onto_an_existing_name_is_refused(s: &Scene) -> Verdict {
+async fn symlink_onto_an_existing_name_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     let asked = Tmsg::Symlink { dfid: DIR, name: b"f", target: b"t", gid: c.gid };
     c.supported_but_refused(asked, "the name exists").await?;
     hold(c.content_of(DIR, b"f").await? == TEXT, || "the refused link has changed the file".into())
 }
 
-async fn link_gives_a_second_name(s: &Scene) -> Verdict {
+async fn link_gives_a_second_name(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     c.supported(Tmsg::Link { dfid: DIR, fid: A, name: b"g" }).await?;
     let (old, new) = (c.attr(A).await?.qid, c.walk_whole(DIR, B, &[b"g"]).await?);
@@ -131,14 +131,14 @@ async fn link_gives_a_second_name(s: &Scene) -> Verdict {
     hold(c.content_of(DIR, b"f").await? == b"SOME text", || "the two names have two contents".into())
 }
 
-async fn link_onto_an_existing_name_is_refused(s: &Scene) -> Verdict {
+async fn link_onto_an_existing_name_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     c.put(DIR, b"g", b"other").await?;
     c.supported_but_refused(Tmsg::Link { dfid: DIR, fid: A, name: b"g" }, "the name exists").await?;
     hold(c.content_of(DIR, b"g").await? == b"other", || "the refused link has changed the file".into())
 }
 
-async fn mknod_makes_a_pipe(s: &Scene) -> Verdict {
+async fn mknod_makes_a_pipe(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     let asked =
         Tmsg::Mknod { dfid: DIR, name: b"p", mode: mode::S_IFIFO | 0o644, major: 0, minor: 0, gid: c.gid };
@@ -153,7 +153,7 @@ async fn mknod_makes_a_pipe(s: &Scene) -> Verdict {
     hold(st_mode & mode::S_IFMT == mode::S_IFIFO, || format!("its mode is {st_mode:o}"))
 }
 
-async fn rename_moves_the_file(s: &Scene) -> Verdict {
+async fn rename_moves_the_file(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     c.mkdir(DIR, b"d").await?;
     c.walk_whole(DIR, B, &[b"d"]).await?;
@@ -162,7 +162,7 @@ async fn rename_moves_the_file(s: &Scene) -> Verdict {
     hold(c.content_of(B, b"g").await? == TEXT, || "the content is another one".into())
 }
 
-async fn rename_keeps_the_fid(s: &Scene) -> Verdict {
+async fn rename_keeps_the_fid(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     let before = c.attr(A).await?.qid;
     c.mkdir(DIR, b"d").await?;
@@ -175,7 +175,7 @@ async fn rename_keeps_the_fid(s: &Scene) -> Verdict {
     hold(c.content(A).await? == TEXT, || "the renamed fid does not read the file".into())
 }
 
-async fn renameat_moves_the_file(s: &Scene) -> Verdict {
+async fn renameat_moves_the_file(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     c.mkdir(DIR, b"d").await?;
     c.walk_whole(DIR, B, &[b"d"]).await?;
@@ -184,7 +184,7 @@ async fn renameat_moves_the_file(s: &Scene) -> Verdict {
     hold(c.content_of(B, b"g").await? == TEXT, || "the content is another one".into())
 }
 
-async fn renameat_replaces_a_file(s: &Scene) -> Verdict {
+async fn renameat_replaces_a_file(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     c.put(DIR, b"g", b"replaced").await?;
     renameat(&mut c, b"f", b"g").await?;
@@ -192,7 +192,7 @@ async fn renameat_replaces_a_file(s: &Scene) -> Verdict {
     hold(c.content_of(DIR, b"g").await? == TEXT, || "the content is another one".into())
 }
 
-async fn renameat_keeps_fids(s: &Scene) -> Verdict {
+async fn renameat_keeps_fids(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     c.walk(A, B, &[]).await?;
     c.open(B, OpenFlags::RDWR).await?;
@@ -202,7 +202,7 @@ async fn renameat_keeps_fids(s: &Scene) -> Verdict {
     hold(c.content_of(DIR, b"g").await? == b"SOME text", || "what the open fid wrote is not there".into())
 }
 
-async fn renameat_of_a_directory(s: &Scene) -> Verdict {
+async fn renameat_of_a_directory(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.mkdir(DIR, b"d").await?;
     c.walk_whole(DIR, B, &[b"d"]).await?;
@@ -212,7 +212,7 @@ async fn renameat_of_a_directory(s: &Scene) -> Verdict {
     hold(c.content_of(C, b"f").await? == TEXT, || "what was below is not there".into())
 }
 
-async fn renameat_onto_a_full_directory_is_refused(s: &Scene) -> Verdict {
+async fn renameat_onto_a_full_directory_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.mkdir(DIR, b"d").await?;
     c.mkdir(DIR, b"e").await?;
@@ -222,7 +222,7 @@ async fn renameat_onto_a_full_directory_is_refused(s: &Scene) -> Verdict {
     hold(c.content_of(B, b"f").await? == TEXT, || "the refused rename has changed what is below".into())
 }
 
-async fn renameat_into_itself_is_refused(s: &Scene) -> Verdict {
+async fn renameat_into_itself_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.mkdir(DIR, b"d").await?;
     c.walk_whole(DIR, B, &[b"d"]).await?;
@@ -231,12 +231,12 @@ async fn renameat_into_itself_is_refused(s: &Scene) -> Verdict {
     hold(c.exists(DIR, b"d").await?, || "the directory is gone".into())
 }
 
-async fn renameat_of_nothing_is_refused(s: &Scene) -> Verdict {
+async fn renameat_of_nothing_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     refused(&mut c, b"no-such-file-4f1c", b"g", "the name does not exist").await
 }
 
-async fn renameat_by_a_bad_name_is_refused(s: &Scene) -> Verdict {
+async fn renameat_by_a_bad_name_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     c.mkdir(DIR, b"d").await?;
     for bad in [&b"."[..], b"..", b"d/g", b"../g"] {
@@ -245,7 +245,7 @@ async fn renameat_by_a_bad_name_is_refused(s: &Scene) -> Verdict {
     hold(c.content_of(DIR, b"f").await? == TEXT, || "a refused rename has moved the file".into())
 }
 
-async fn renameat2_replaces_nothing_when_told(s: &Scene) -> Verdict {
+async fn renameat2_replaces_nothing_when_told(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     c.put(DIR, b"g", b"there").await?;
     one_of(&renameat2_refused(&mut c, (DIR, b"f"), (DIR, b"g"), 1, "the name exists").await?, &[17, 22])?;
@@ -256,7 +256,7 @@ async fn renameat2_replaces_nothing_when_told(s: &Scene) -> Verdict {
     hold(c.content_of(DIR, b"h").await? == TEXT, || "the content is another one".into())
 }
 
-async fn renameat2_exchanges_two_files(s: &Scene) -> Verdict {
+async fn renameat2_exchanges_two_files(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     one_of(
         &renameat2_refused(&mut c, (DIR, b"f"), (DIR, b"g"), 2, "one name does not exist").await?,
@@ -272,7 +272,7 @@ async fn renameat2_exchanges_two_files(s: &Scene) -> Verdict {
     hold(c.content_of(DIR, b"g").await? == b"SOME text", || "what an open fid wrote is not there".into())
 }
 
-async fn renameat2_exchanges_a_file_and_a_directory(s: &Scene) -> Verdict {
+async fn renameat2_exchanges_a_file_and_a_directory(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     c.mkdir(DIR, b"d").await?;
     c.mkdir(DIR, b"e").await?;
@@ -291,7 +291,7 @@ async fn renameat2_exchanges_a_file_and_a_directory(s: &Scene) -> Verdict {
     hold(c.content_of(B, b"below").await? == b"there", || "the directory's fid leads elsewhere".into())
 }
 
-async fn renameat2_of_a_directory_and_one_above_it_is_refused(s: &Scene) -> Verdict {
+async fn renameat2_of_a_directory_and_one_above_it_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.mkdir(DIR, b"d").await?;
     c.walk_whole(DIR, B, &[b"d"]).await?;
@@ -303,7 +303,7 @@ async fn renameat2_of_a_directory_and_one_above_it_is_refused(s: &Scene) -> Verd
     hold(c.exists(B, b"e").await?, || "the refused rename has moved the directory".into())
 }
 
-async fn renameat2_with_other_flags_is_refused(s: &Scene) -> Verdict {
+async fn renameat2_with_other_flags_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     for flags in [3, 4, 1 << 31] {
         let got =
@@ -315,20 +315,20 @@ async fn renameat2_with_other_flags_is_refused(s: &Scene) -> Verdict {
 
 /// Skips the case unless the server has the changes file. Such a server knows the message or refuses it; others might
 /// end the connection.
-async fn knows_renameat2(c: &mut Conn) -> Verdict {
+async fn knows_renameat2(c: &mut CheckedConnection) -> CaseResult {
     match c.exists(ROOT, b"#changes").await? {
         true => Ok(()),
         false => skip("the server tells no changes, and is not asked for Trenameat2"),
     }
 }
 
-async fn renameat2(c: &mut Conn, oldname: &[u8], newname: &[u8], flags: u32) -> Verdict {
+async fn renameat2(c: &mut CheckedConnection, oldname: &[u8], newname: &[u8], flags: u32) -> CaseResult {
     knows_renameat2(c).await?;
     renamed(c, Tmsg::Renameat2 { olddirfid: DIR, oldname, newdirfid: DIR, newname, flags }).await
 }
 
 /// A multiplexer answers EINVAL if its upstream can only rename without flags, like rename(2).
-async fn renamed(c: &mut Conn, asked: Tmsg<'_>) -> Verdict {
+async fn renamed(c: &mut CheckedConnection, asked: Tmsg<'_>) -> CaseResult {
     let got = c.call(asked).await?;
     match errno(&got) {
         _ if !got.is_error() => Ok(()),
@@ -338,23 +338,23 @@ async fn renamed(c: &mut Conn, asked: Tmsg<'_>) -> Verdict {
 }
 
 async fn renameat2_refused(
-    c: &mut Conn,
+    c: &mut CheckedConnection,
     (olddirfid, oldname): (Fid, &[u8]),
     (newdirfid, newname): (Fid, &[u8]),
     flags: u32,
     why: &str,
-) -> Verdict<Got> {
+) -> CaseResult<ReceivedReply> {
     knows_renameat2(c).await?;
     c.supported_but_refused(Tmsg::Renameat2 { olddirfid, oldname, newdirfid, newname, flags }, why).await
 }
 
-async fn unlinkat_takes_the_name(s: &Scene) -> Verdict {
+async fn unlinkat_takes_the_name(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     unlinkat(&mut c, b"f", 0).await?;
     hold(!c.exists(DIR, b"f").await?, || "the name is still there".into())
 }
 
-async fn unlinkat_clunks_no_fid(s: &Scene) -> Verdict {
+async fn unlinkat_clunks_no_fid(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     unlinkat(&mut c, b"f", 0).await?;
     c.attr(DIR).await?;
@@ -363,14 +363,14 @@ async fn unlinkat_clunks_no_fid(s: &Scene) -> Verdict {
     c.clunk(A).await
 }
 
-async fn unlinkat_removes_a_directory_when_told(s: &Scene) -> Verdict {
+async fn unlinkat_removes_a_directory_when_told(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.mkdir(DIR, b"d").await?;
     unlinkat(&mut c, b"d", REMOVEDIR).await?;
     hold(!c.exists(DIR, b"d").await?, || "the directory is still there".into())
 }
 
-async fn unlinkat_of_a_directory_needs_the_flag(s: &Scene) -> Verdict {
+async fn unlinkat_of_a_directory_needs_the_flag(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.mkdir(DIR, b"d").await?;
     c.supported_but_refused(Tmsg::Unlinkat { dirfid: DIR, name: b"d", flags: 0 }, "it is a directory")
@@ -378,7 +378,7 @@ async fn unlinkat_of_a_directory_needs_the_flag(s: &Scene) -> Verdict {
     hold(c.exists(DIR, b"d").await?, || "the directory is gone".into())
 }
 
-async fn unlinkat_of_a_file_refuses_the_flag(s: &Scene) -> Verdict {
+async fn unlinkat_of_a_file_refuses_the_flag(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     c.supported_but_refused(
         Tmsg::Unlinkat { dirfid: DIR, name: b"f", flags: REMOVEDIR },
@@ -388,7 +388,7 @@ async fn unlinkat_of_a_file_refuses_the_flag(s: &Scene) -> Verdict {
     hold(c.exists(DIR, b"f").await?, || "the file is gone".into())
 }
 
-async fn unlinkat_of_a_full_directory_is_refused(s: &Scene) -> Verdict {
+async fn unlinkat_of_a_full_directory_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.mkdir(DIR, b"d").await?;
     c.walk_whole(DIR, B, &[b"d"]).await?;
@@ -398,13 +398,13 @@ async fn unlinkat_of_a_full_directory_is_refused(s: &Scene) -> Verdict {
     hold(c.content_of(B, b"f").await? == TEXT, || "what was below is gone".into())
 }
 
-async fn unlinkat_of_nothing_is_refused(s: &Scene) -> Verdict {
+async fn unlinkat_of_nothing_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     let asked = Tmsg::Unlinkat { dirfid: DIR, name: b"no-such-file-4f1c", flags: 0 };
     one_of(&c.supported_but_refused(asked, "the name does not exist").await?, &[2])
 }
 
-async fn unlinkat_of_a_link_leaves_its_target(s: &Scene) -> Verdict {
+async fn unlinkat_of_a_link_leaves_its_target(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     symlink(&mut c, b"l", b"f").await?;
     unlinkat(&mut c, b"l", 0).await?;
@@ -412,7 +412,7 @@ async fn unlinkat_of_a_link_leaves_its_target(s: &Scene) -> Verdict {
     hold(c.content_of(DIR, b"f").await? == TEXT, || "its target is gone".into())
 }
 
-async fn mkdir_leaves_the_fid(s: &Scene) -> Verdict {
+async fn mkdir_leaves_the_fid(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     let before = c.attr(DIR).await?.qid;
     let made = c.mkdir(DIR, b"d").await?;
@@ -421,13 +421,13 @@ async fn mkdir_leaves_the_fid(s: &Scene) -> Verdict {
     c.walk_whole(DIR, D, &[b"d"]).await.map(drop)
 }
 
-async fn symlink(c: &mut Conn, name: &[u8], target: &[u8]) -> Verdict {
+async fn symlink(c: &mut CheckedConnection, name: &[u8], target: &[u8]) -> CaseResult {
     let asked = Tmsg::Symlink { dfid: DIR, name, target, gid: c.gid };
     c.supported(asked).await.map(drop)
 }
 
 /// Moves a file to another directory. A server may treat each directory as another file system (rename(2): EXDEV).
-async fn moved(c: &mut Conn, asked: Tmsg<'_>) -> Verdict {
+async fn moved(c: &mut CheckedConnection, asked: Tmsg<'_>) -> CaseResult {
     let label = asked.label();
     let got = c.call(asked).await?;
     match errno(&got) {
@@ -437,17 +437,17 @@ async fn moved(c: &mut Conn, asked: Tmsg<'_>) -> Verdict {
     }
 }
 
-async fn renameat(c: &mut Conn, oldname: &[u8], newname: &[u8]) -> Verdict {
+async fn renameat(c: &mut CheckedConnection, oldname: &[u8], newname: &[u8]) -> CaseResult {
     c.supported(Tmsg::Renameat { olddirfid: DIR, oldname, newdirfid: DIR, newname }).await.map(drop)
 }
 
-async fn refused(c: &mut Conn, oldname: &[u8], newname: &[u8], why: &str) -> Verdict {
+async fn refused(c: &mut CheckedConnection, oldname: &[u8], newname: &[u8], why: &str) -> CaseResult {
     c.supported_but_refused(Tmsg::Renameat { olddirfid: DIR, oldname, newdirfid: DIR, newname }, why)
         .await
         .map(drop)
 }
 
-async fn unlinkat(c: &mut Conn, name: &[u8], flags: u32) -> Verdict {
+async fn unlinkat(c: &mut CheckedConnection, name: &[u8], flags: u32) -> CaseResult {
     c.supported(Tmsg::Unlinkat { dirfid: DIR, name, flags }).await.map(drop)
 }
 

@@ -4,9 +4,9 @@ use nine_proto::msg::{OnlyUStr, Tmsg};
 use nine_proto::{OpenFlags, Qid, Stat, mode};
 
 use super::stat::stat;
-use crate::case::{Verdict, cases, hold, skip};
-use crate::conn::Conn;
-use crate::scene::{A, B, C, DIR, ROOT, Scene};
+use crate::case::{CaseResult, cases, hold, skip};
+use crate::conn::CheckedConnection;
+use crate::scene::{A, B, C, CaseContext, DIR, ROOT};
 use crate::talk::opened;
 
 cases! { "open":
@@ -44,7 +44,7 @@ cases! { "open":
         "9P2000.L Tlopen: flags are those of open(2); O_DIRECTORY: fail if it is no directory";
 }
 
-async fn a_directory_can_be_read(s: &Scene) -> Verdict {
+async fn a_directory_can_be_read(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     c.walk(ROOT, A, &[]).await?;
     let qid = c.open(A, OpenFlags::READ).await?;
@@ -52,7 +52,7 @@ async fn a_directory_can_be_read(s: &Scene) -> Verdict {
     c.some_entries(A, 0, 8192).await.map(drop)
 }
 
-async fn a_directory_cannot_be_written(s: &Scene) -> Verdict {
+async fn a_directory_cannot_be_written(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     for flags in [OpenFlags::WRITE, OpenFlags::RDWR] {
         c.walk(DIR, A, &[]).await?;
@@ -63,14 +63,14 @@ async fn a_directory_cannot_be_written(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn a_directory_cannot_be_truncated(s: &Scene) -> Verdict {
+async fn a_directory_cannot_be_truncated(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.walk(DIR, A, &[]).await?;
     let asked = c.topen(A, OpenFlags::TRUNC);
     c.refused(asked, "nobody truncates a directory").await.map(drop)
 }
 
-async fn twice_is_refused(s: &Scene) -> Verdict {
+async fn twice_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = with_file(s).await?;
     c.open(A, OpenFlags::READ).await?;
     let asked = c.topen(A, OpenFlags::READ);
@@ -78,7 +78,7 @@ async fn twice_is_refused(s: &Scene) -> Verdict {
     hold(c.content(A).await? == TEXT, || "the refused open has harmed the fid".into())
 }
 
-async fn two_fids_of_one_file(s: &Scene) -> Verdict {
+async fn two_fids_of_one_file(s: &CaseContext) -> CaseResult {
     let mut c = with_file(s).await?;
     c.walk(A, B, &[]).await?;
     c.open(A, OpenFlags::RDWR).await?;
@@ -89,7 +89,7 @@ async fn two_fids_of_one_file(s: &Scene) -> Verdict {
     })
 }
 
-async fn the_qid_is_that_of_the_file(s: &Scene) -> Verdict {
+async fn the_qid_is_that_of_the_file(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.put(DIR, b"f", TEXT).await?;
     let walked = c.walk_whole(DIR, A, &[b"f"]).await?;
@@ -97,7 +97,7 @@ async fn the_qid_is_that_of_the_file(s: &Scene) -> Verdict {
     hold(walked.path == open.path, || format!("the walk says {walked}, the open {open}"))
 }
 
-async fn for_reading_refuses_writes(s: &Scene) -> Verdict {
+async fn for_reading_refuses_writes(s: &CaseContext) -> CaseResult {
     let mut c = with_file(s).await?;
     c.open(A, OpenFlags::READ).await?;
     let data = nine_proto::msg::Data::Bytes(b"no");
@@ -105,13 +105,13 @@ async fn for_reading_refuses_writes(s: &Scene) -> Verdict {
     hold(c.content(A).await? == TEXT, || "the refused write has changed the file".into())
 }
 
-async fn for_writing_refuses_reads(s: &Scene) -> Verdict {
+async fn for_writing_refuses_reads(s: &CaseContext) -> CaseResult {
     let mut c = with_file(s).await?;
     c.open(A, OpenFlags::WRITE).await?;
     c.refused(Tmsg::Read { fid: A, offset: 0, count: 64 }, "the fid is open for writing").await.map(drop)
 }
 
-async fn truncates(s: &Scene) -> Verdict {
+async fn truncates(s: &CaseContext) -> CaseResult {
     let mut c = with_file(s).await?;
     let before = c.attr(A).await?.qid;
     let after = c.open(A, OpenFlags::RDWR | OpenFlags::TRUNC).await?;
@@ -120,13 +120,13 @@ async fn truncates(s: &Scene) -> Verdict {
     hold(size == 0, || format!("the truncated file has {size} bytes"))
 }
 
-async fn without_truncation_keeps_the_content(s: &Scene) -> Verdict {
+async fn without_truncation_keeps_the_content(s: &CaseContext) -> CaseResult {
     let mut c = with_file(s).await?;
     c.open(A, OpenFlags::RDWR).await?;
     hold(c.content(A).await? == TEXT, || "the open has changed the file".into())
 }
 
-async fn exclusive_use_opens_once(s: &Scene) -> Verdict {
+async fn exclusive_use_opens_once(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     special(&mut c, mode::DMEXCL, Qid::EXCL, "exclusive-use files").await?;
     c.walk_whole(DIR, B, &[b"f"]).await?;
@@ -136,7 +136,7 @@ async fn exclusive_use_opens_once(s: &Scene) -> Verdict {
     c.open(B, OpenFlags::READ).await.map(drop)
 }
 
-async fn append_only_appends(s: &Scene) -> Verdict {
+async fn append_only_appends(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     special(&mut c, mode::DMAPPEND, Qid::APPEND, "append-only files").await?;
     c.write_all(A, 0, b"one").await?;
@@ -144,7 +144,7 @@ async fn append_only_appends(s: &Scene) -> Verdict {
     hold(c.content_of(DIR, b"f").await? == b"onetwo", || "the second write was not at the end".into())
 }
 
-async fn append_only_is_not_truncated(s: &Scene) -> Verdict {
+async fn append_only_is_not_truncated(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     special(&mut c, mode::DMAPPEND, Qid::APPEND, "append-only files").await?;
     c.write_all(A, 0, b"kept").await?;
@@ -154,7 +154,7 @@ async fn append_only_is_not_truncated(s: &Scene) -> Verdict {
     hold(c.content_of(DIR, b"f").await? == b"kept", || "the append-only file was truncated".into())
 }
 
-async fn append_only_comes_and_goes(s: &Scene) -> Verdict {
+async fn append_only_comes_and_goes(s: &CaseContext) -> CaseResult {
     let mut c = with_file(s).await?;
     let set = |mode| Tmsg::Wstat { fid: A, stat: Stat { mode, ..Stat::DONT_TOUCH } };
     let got = c.call(set(mode::DMAPPEND | 0o644)).await?;
@@ -174,7 +174,7 @@ async fn append_only_comes_and_goes(s: &Scene) -> Verdict {
     hold(content.starts_with(b"Some"), || "the write was not where it belongs".into())
 }
 
-async fn o_append_appends(s: &Scene) -> Verdict {
+async fn o_append_appends(s: &CaseContext) -> CaseResult {
     let mut c = with_file(s).await?;
     c.open(A, OpenFlags::WRITE | OpenFlags::APPEND).await?;
     c.write_all(A, 0, b" and more").await?;
@@ -182,7 +182,7 @@ async fn o_append_appends(s: &Scene) -> Verdict {
     hold(content == [TEXT, b" and more"].concat(), || "the write was not at the end".into())
 }
 
-async fn o_directory_refuses_files(s: &Scene) -> Verdict {
+async fn o_directory_refuses_files(s: &CaseContext) -> CaseResult {
     let mut c = with_file(s).await?;
     let asked = c.topen(A, OpenFlags::READ | OpenFlags::DIRECTORY);
     c.refused(asked, "it is no directory").await?;
@@ -191,7 +191,7 @@ async fn o_directory_refuses_files(s: &Scene) -> Verdict {
 }
 
 /// Creates a file `f` and walks fid A to it.
-async fn with_file(s: &Scene) -> Verdict<Conn> {
+async fn with_file(s: &CaseContext) -> CaseResult<CheckedConnection> {
     let mut c = s.here().await?;
     c.put(DIR, b"f", TEXT).await?;
     c.walk_whole(DIR, A, &[b"f"]).await?;
@@ -199,7 +199,7 @@ async fn with_file(s: &Scene) -> Verdict<Conn> {
 }
 
 /// Creates a file `f` of a special kind, open as A for writing. Skips the case if the server lacks the kind.
-async fn special(c: &mut Conn, bit: u32, ty: u8, what: &str) -> Verdict {
+async fn special(c: &mut CheckedConnection, bit: u32, ty: u8, what: &str) -> CaseResult {
     c.walk(DIR, A, &[]).await?;
     let (perm, extension) = (bit | 0o644, OnlyUStr(b""));
     let got = c.call(Tmsg::Create { fid: A, name: b"f", perm, mode: 1, extension }).await?;

@@ -4,9 +4,9 @@ use nine_proto::Entries;
 use nine_proto::msg::Tmsg;
 
 use super::dir::{self, FILES, all_there, name, opened};
-use crate::case::{Verdict, cases, fail, hold};
-use crate::conn::Conn;
-use crate::scene::{A, B, DIR, Scene};
+use crate::case::{CaseResult, cases, fail, hold};
+use crate::conn::CheckedConnection;
+use crate::scene::{A, B, CaseContext, DIR};
 use crate::talk::dir_data;
 
 cases! { "readdir":
@@ -40,24 +40,24 @@ cases! { "readdir":
         "9P2000.L: Tread is not used on directories; Treaddir is";
 }
 
-async fn each_file_is_listed_once(s: &Scene) -> Verdict {
+async fn each_file_is_listed_once(s: &CaseContext) -> CaseResult {
     let mut c = opened(s, FILES).await?;
     all_there(&c.entries(A, 8192).await?)
 }
 
-async fn small_reads_list_each_file_once(s: &Scene) -> Verdict {
+async fn small_reads_list_each_file_once(s: &CaseContext) -> CaseResult {
     let mut c = opened(s, FILES).await?;
     all_there(&c.entries(A, 120).await?)
 }
 
-async fn it_resumes_at_any_cookie(s: &Scene) -> Verdict {
+async fn it_resumes_at_any_cookie(s: &CaseContext) -> CaseResult {
     let mut c = opened(s, FILES).await?;
     let whole = listing(&mut c).await?;
     for at in [whole.len() / 2, 2, whole.len() - 2] {
         // The previous read must not matter.
         let got = c.ok(Tmsg::Readdir { fid: A, offset: whole[at].0, count: 8192 }).await?;
         let rest = parsed(&c, dir_data(&got)?)?;
-        let names = |entries: &[Line]| entries.iter().map(|line| line.2.clone()).collect::<Vec<_>>();
+        let names = |entries: &[ReaddirRecord]| entries.iter().map(|line| line.2.clone()).collect::<Vec<_>>();
         hold(names(&rest) == names(&whole[at + 1..]), || {
             format!(
                 "after entry {at} of {} come {} entries, not {}",
@@ -70,11 +70,11 @@ async fn it_resumes_at_any_cookie(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn zero_rewinds(s: &Scene) -> Verdict {
+async fn zero_rewinds(s: &CaseContext) -> CaseResult {
     dir::offset_zero_rewinds(s).await
 }
 
-async fn cookies_are_unique(s: &Scene) -> Verdict {
+async fn cookies_are_unique(s: &CaseContext) -> CaseResult {
     let mut c = opened(s, FILES).await?;
     let mut cookies: Vec<u64> = listing(&mut c).await?.iter().map(|line| line.0).collect();
     let all = cookies.len();
@@ -83,7 +83,7 @@ async fn cookies_are_unique(s: &Scene) -> Verdict {
     hold(cookies.len() == all, || format!("{all} entries have {} cookies", cookies.len()))
 }
 
-async fn the_end_is_empty(s: &Scene) -> Verdict {
+async fn the_end_is_empty(s: &CaseContext) -> CaseResult {
     let mut c = opened(s, 2).await?;
     let last = listing(&mut c).await?.last().map_or(0, |line| line.0);
     for _ in 0..2 {
@@ -93,7 +93,7 @@ async fn the_end_is_empty(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn types_are_those_of_the_files(s: &Scene) -> Verdict {
+async fn types_are_those_of_the_files(s: &CaseContext) -> CaseResult {
     let mut c = opened(s, 1).await?;
     c.mkdir(DIR, b"sub").await?;
     for (name, ty) in [(name(0), DT_REG), ("sub".into(), DT_DIR)] {
@@ -112,7 +112,7 @@ async fn types_are_those_of_the_files(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn dots_are_directories(s: &Scene) -> Verdict {
+async fn dots_are_directories(s: &CaseContext) -> CaseResult {
     let mut c = opened(s, 1).await?;
     for line in listing(&mut c).await?.iter().filter(|line| matches!(&line.2[..], b"." | b"..")) {
         hold(matches!(line.1, 0 | DT_DIR), || format!("a dot entry has type {}", line.1))?;
@@ -120,7 +120,7 @@ async fn dots_are_directories(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn entries_are_whole_and_bounded(s: &Scene) -> Verdict {
+async fn entries_are_whole_and_bounded(s: &CaseContext) -> CaseResult {
     let mut c = opened(s, FILES).await?;
     let mut seen = 0;
     for count in [100, 101, 137, 1000] {
@@ -130,7 +130,7 @@ async fn entries_are_whole_and_bounded(s: &Scene) -> Verdict {
     hold(seen > 0, || "1000 bytes hold no entry".into())
 }
 
-async fn a_count_too_small_gives_no_part_of_an_entry(s: &Scene) -> Verdict {
+async fn a_count_too_small_gives_no_part_of_an_entry(s: &CaseContext) -> CaseResult {
     let mut c = opened(s, FILES).await?;
     for count in [0, 1, 20] {
         // Servers differ: an error or no data.
@@ -140,7 +140,7 @@ async fn a_count_too_small_gives_no_part_of_an_entry(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn deletion_while_listing_loses_no_other(s: &Scene) -> Verdict {
+async fn deletion_while_listing_loses_no_other(s: &CaseContext) -> CaseResult {
     let mut c = opened(s, FILES).await?;
     let (first, next) = c.some_entries(A, 0, 200).await?;
     for (name, _) in &first {
@@ -162,28 +162,28 @@ async fn deletion_while_listing_loses_no_other(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn an_unopened_directory_is_refused(s: &Scene) -> Verdict {
+async fn an_unopened_directory_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.refused(Tmsg::Readdir { fid: DIR, offset: 0, count: 8192 }, "its fid is not open").await.map(drop)
 }
 
-async fn a_file_is_refused(s: &Scene) -> Verdict {
+async fn a_file_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.make(DIR, B, b"f", b"text").await?;
     c.refused(Tmsg::Readdir { fid: B, offset: 0, count: 8192 }, "it is a plain file").await.map(drop)
 }
 
-async fn tread_of_a_directory_is_refused(s: &Scene) -> Verdict {
+async fn tread_of_a_directory_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = opened(s, 1).await?;
     c.refused(Tmsg::Read { fid: A, offset: 0, count: 8192 }, "it is a directory").await.map(drop)
 }
 
 /// Cookie, type, name, qid.
-type Line = (u64, u8, Vec<u8>, nine_proto::Qid);
+type ReaddirRecord = (u64, u8, Vec<u8>, nine_proto::Qid);
 
 /// Reads all entries of A, with "." and "..", one read after the other.
-async fn listing(c: &mut Conn) -> Verdict<Vec<Line>> {
-    let mut all: Vec<Line> = Vec::new();
+async fn listing(c: &mut CheckedConnection) -> CaseResult<Vec<ReaddirRecord>> {
+    let mut all: Vec<ReaddirRecord> = Vec::new();
     loop {
         let offset = all.last().map_or(0, |line| line.0);
         let got = c.ok(Tmsg::Readdir { fid: A, offset, count: 8192 }).await?;
@@ -196,7 +196,7 @@ async fn listing(c: &mut Conn) -> Verdict<Vec<Line>> {
     }
 }
 
-fn parsed(c: &Conn, data: &[u8]) -> Verdict<Vec<Line>> {
+fn parsed(c: &CheckedConnection, data: &[u8]) -> CaseResult<Vec<ReaddirRecord>> {
     let entries = Entries::new(data, c.dialect);
     let line = |entry: Result<(nine_proto::Dirent<'_>, _), _>| match entry {
         Ok((entry, _)) => Ok((entry.cookie, entry.ty, entry.name.to_vec(), entry.qid)),

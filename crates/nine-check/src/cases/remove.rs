@@ -2,9 +2,9 @@
 
 use nine_proto::msg::Tmsg;
 
-use crate::case::{Verdict, cases, hold};
-use crate::conn::Conn;
-use crate::scene::{A, B, DIR, Scene};
+use crate::case::{CaseResult, cases, hold};
+use crate::conn::CheckedConnection;
+use crate::scene::{A, B, CaseContext, DIR};
 
 cases! { "remove":
     the_file_is_gone, Any, Dir,
@@ -25,21 +25,21 @@ cases! { "remove":
         "intro(5): a file that is removed and made again is another file";
 }
 
-async fn the_file_is_gone(s: &Scene) -> Verdict {
+async fn the_file_is_gone(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.put(DIR, b"f", b"").await?;
     tremove(&mut c, b"f").await?;
     hold(!c.exists(DIR, b"f").await? && c.list(DIR).await?.is_empty(), || "the file is still there".into())
 }
 
-async fn an_empty_directory_is_gone(s: &Scene) -> Verdict {
+async fn an_empty_directory_is_gone(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.mkdir(DIR, b"d").await?;
     tremove(&mut c, b"d").await?;
     hold(!c.exists(DIR, b"d").await?, || "the directory is still there".into())
 }
 
-async fn the_fid_is_clunked(s: &Scene) -> Verdict {
+async fn the_fid_is_clunked(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.put(DIR, b"f", b"").await?;
     c.walk_whole(DIR, A, &[b"f"]).await?;
@@ -49,7 +49,7 @@ async fn the_fid_is_clunked(s: &Scene) -> Verdict {
     c.walk(DIR, A, &[]).await.map(drop)
 }
 
-async fn clunks_on_failure(s: &Scene) -> Verdict {
+async fn clunks_on_failure(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.mkdir(DIR, b"d").await?;
     c.walk_whole(DIR, A, &[b"d"]).await?;
@@ -59,7 +59,7 @@ async fn clunks_on_failure(s: &Scene) -> Verdict {
     c.refused(asked, "the Tremove that failed has clunked the fid").await.map(drop)
 }
 
-async fn a_directory_with_files_is_refused(s: &Scene) -> Verdict {
+async fn a_directory_with_files_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.mkdir(DIR, b"d").await?;
     c.walk_whole(DIR, A, &[b"d"]).await?;
@@ -69,14 +69,14 @@ async fn a_directory_with_files_is_refused(s: &Scene) -> Verdict {
     hold(c.content_of(A, b"f").await? == b"text", || "the refused remove has changed what is below".into())
 }
 
-async fn an_open_file_can_be_removed(s: &Scene) -> Verdict {
+async fn an_open_file_can_be_removed(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.make(DIR, A, b"f", b"text").await?;
     c.supported(Tmsg::Remove { fid: A }).await?;
     hold(!c.exists(DIR, b"f").await?, || "the file is still there".into())
 }
 
-async fn others_keep_their_files(s: &Scene) -> Verdict {
+async fn others_keep_their_files(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     for name in [b"f", b"g", b"h"] {
         c.put(DIR, name, name).await?;
@@ -88,7 +88,7 @@ async fn others_keep_their_files(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn the_name_is_free_again(s: &Scene) -> Verdict {
+async fn the_name_is_free_again(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.put(DIR, b"f", b"old").await?;
     tremove(&mut c, b"f").await?;
@@ -97,7 +97,7 @@ async fn the_name_is_free_again(s: &Scene) -> Verdict {
 }
 
 /// Removes the file of a name in the case's directory.
-async fn tremove(c: &mut Conn, name: &[u8]) -> Verdict {
+async fn tremove(c: &mut CheckedConnection, name: &[u8]) -> CaseResult {
     c.walk_whole(DIR, B, &[name]).await?;
     c.supported(Tmsg::Remove { fid: B }).await.map(drop)
 }

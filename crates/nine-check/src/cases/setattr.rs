@@ -5,9 +5,9 @@ use nine_proto::{Attr, OpenFlags, Time};
 
 use super::attr::{TEXT, file};
 use super::{errors, setattr};
-use crate::case::{Verdict, cases, hold, skip};
-use crate::conn::Conn;
-use crate::scene::{A, B, DIR, Scene};
+use crate::case::{CaseResult, cases, hold, skip};
+use crate::conn::CheckedConnection;
+use crate::scene::{A, B, CaseContext, DIR};
 
 cases! { "setattr":
     nothing_valid_changes_nothing, L, Dir,
@@ -34,12 +34,12 @@ cases! { "setattr":
         "9P2000.L Tsetattr: fid is that of any file";
 }
 
-async fn nothing_valid_changes_nothing(s: &Scene) -> Verdict {
+async fn nothing_valid_changes_nothing(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     changes(&mut c, setattr(A, 0, |_| {}), |_| {}).await
 }
 
-async fn mode(s: &Scene) -> Verdict {
+async fn mode(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     for bits in [0o600, 0o751, 0o644] {
         let asked = setattr(A, MODE, |set| set.mode = bits);
@@ -48,7 +48,7 @@ async fn mode(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn size_shrinks_and_grows(s: &Scene) -> Verdict {
+async fn size_shrinks_and_grows(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     c.ok(setattr(A, SIZE, |set| set.size = 4)).await?;
     hold(c.content_of(DIR, b"f").await? == TEXT[..4], || "the content is not what was kept".into())?;
@@ -56,19 +56,19 @@ async fn size_shrinks_and_grows(s: &Scene) -> Verdict {
     hold(c.content_of(DIR, b"f").await? == b"some\0\0\0\0", || "it has not grown by zeros".into())
 }
 
-async fn size_by_an_open_fid(s: &Scene) -> Verdict {
+async fn size_by_an_open_fid(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     c.open(A, OpenFlags::RDWR).await?;
     c.ok(setattr(A, SIZE, |set| set.size = 4)).await?;
     hold(c.content(A).await? == TEXT[..4], || "the open fid reads something else".into())
 }
 
-async fn size_of_a_directory_is_refused(s: &Scene) -> Verdict {
+async fn size_of_a_directory_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.refused(setattr(DIR, SIZE, |set| set.size = 0), "it is a directory").await.map(drop)
 }
 
-async fn times_to_a_value(s: &Scene) -> Verdict {
+async fn times_to_a_value(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     let (atime, mtime) = (time(1_000_000_000), time(1_100_000_000));
     let asked =
@@ -76,7 +76,7 @@ async fn times_to_a_value(s: &Scene) -> Verdict {
     changes(&mut c, asked, |attr| (attr.atime, attr.mtime) = (atime, mtime)).await
 }
 
-async fn nanoseconds(s: &Scene) -> Verdict {
+async fn nanoseconds(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     let fine = Time { sec: 1_000_000_000, nsec: 123_456_789 };
     c.ok(setattr(A, MTIME | MTIME_SET, |set| set.mtime = fine)).await?;
@@ -88,7 +88,7 @@ async fn nanoseconds(s: &Scene) -> Verdict {
     hold(told.sec == fine.sec && told.nsec <= fine.nsec, || format!("{fine:?} was set, {told:?} is told"))
 }
 
-async fn times_to_now(s: &Scene) -> Verdict {
+async fn times_to_now(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     let old = time(1_000_000_000);
     c.ok(setattr(A, ATIME | ATIME_SET | MTIME | MTIME_SET, |set| (set.atime, set.mtime) = (old, old)))
@@ -100,7 +100,7 @@ async fn times_to_now(s: &Scene) -> Verdict {
     })
 }
 
-async fn one_time_leaves_the_other(s: &Scene) -> Verdict {
+async fn one_time_leaves_the_other(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     let (old, new) = (time(1_000_000_000), time(1_200_000_000));
     c.ok(setattr(A, ATIME | ATIME_SET | MTIME | MTIME_SET, |set| (set.atime, set.mtime) = (old, old)))
@@ -111,7 +111,7 @@ async fn one_time_leaves_the_other(s: &Scene) -> Verdict {
     changes(&mut c, asked, |attr| attr.atime = new).await
 }
 
-async fn the_owner_to_what_it_is(s: &Scene) -> Verdict {
+async fn the_owner_to_what_it_is(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     let Attr { uid, gid, .. } = c.attr(A).await?;
     let got = c.call(setattr(A, UID | GID, |set| (set.uid, set.gid) = (uid, gid))).await?;
@@ -122,7 +122,7 @@ async fn the_owner_to_what_it_is(s: &Scene) -> Verdict {
     hold(!got.is_error() && (attr.uid, attr.gid) == (uid, gid), || format!("{} and {} were set", uid, gid))
 }
 
-async fn a_directory_too(s: &Scene) -> Verdict {
+async fn a_directory_too(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.mkdir(DIR, b"d").await?;
     c.walk_whole(DIR, B, &[b"d"]).await?;
@@ -136,7 +136,7 @@ async fn a_directory_too(s: &Scene) -> Verdict {
 
 /// Checks that a Tsetattr of A makes the changes of `expected` and no others. The change time of attributes is
 /// ignored.
-async fn changes(c: &mut Conn, asked: Tmsg<'_>, expected: impl FnOnce(&mut Attr)) -> Verdict {
+async fn changes(c: &mut CheckedConnection, asked: Tmsg<'_>, expected: impl FnOnce(&mut Attr)) -> CaseResult {
     let mut before = c.attr(A).await?;
     c.ok(asked).await?;
     let after = c.attr(A).await?;

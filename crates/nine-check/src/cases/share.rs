@@ -3,9 +3,9 @@
 use nine_proto::OpenFlags;
 use nine_proto::msg::Tmsg;
 
-use crate::case::{Verdict, cases, hold};
+use crate::case::{CaseResult, cases, hold};
 use crate::conn::answers;
-use crate::scene::{A, B, DIR, ROOT, Scene};
+use crate::scene::{A, B, CaseContext, DIR, ROOT};
 
 cases! { "share":
     writes_are_seen, Any, Dir,
@@ -24,7 +24,7 @@ cases! { "share":
         "intro(5): a fid stands for a file, whatever its name becomes";
 }
 
-async fn writes_are_seen(s: &Scene) -> Verdict {
+async fn writes_are_seen(s: &CaseContext) -> CaseResult {
     let (mut one, mut two) = (s.here().await?, s.here().await?);
     one.make(DIR, A, b"f", b"first").await?;
     two.walk_whole(DIR, A, &[b"f"]).await?;
@@ -36,7 +36,7 @@ async fn writes_are_seen(s: &Scene) -> Verdict {
     hold(size == 14, || format!("the length is told as {size}"))
 }
 
-async fn creates_and_removes_are_seen(s: &Scene) -> Verdict {
+async fn creates_and_removes_are_seen(s: &CaseContext) -> CaseResult {
     let (mut one, mut two) = (s.here().await?, s.here().await?);
     hold(!two.exists(DIR, b"f").await?, || "a file that nobody has made".into())?;
     one.put(DIR, b"f", b"").await?;
@@ -47,7 +47,7 @@ async fn creates_and_removes_are_seen(s: &Scene) -> Verdict {
     })
 }
 
-async fn a_removed_file_does_not_hurt_the_other(s: &Scene) -> Verdict {
+async fn a_removed_file_does_not_hurt_the_other(s: &CaseContext) -> CaseResult {
     let (mut one, mut two) = (s.here().await?, s.here().await?);
     one.make(DIR, A, b"f", b"text").await?;
     two.unlink(DIR, b"f").await?;
@@ -61,7 +61,7 @@ async fn a_removed_file_does_not_hurt_the_other(s: &Scene) -> Verdict {
     one.ok(Tmsg::Clunk { fid: A }).await.map(drop)
 }
 
-async fn a_silent_connection_holds_up_nobody(s: &Scene) -> Verdict {
+async fn a_silent_connection_holds_up_nobody(s: &CaseContext) -> CaseResult {
     let mut silent = s.session().await?;
     let asked = silent.tattr(ROOT);
     // Half a message, and a hundred answers that are not read.
@@ -73,7 +73,7 @@ async fn a_silent_connection_holds_up_nobody(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn eight_at_once(s: &Scene) -> Verdict {
+async fn eight_at_once(s: &CaseContext) -> CaseResult {
     let mut all = Vec::new();
     for n in 0..8u8 {
         let mut c = s.here().await?;
@@ -91,7 +91,7 @@ async fn eight_at_once(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn appends_of_two_do_not_overwrite(s: &Scene) -> Verdict {
+async fn appends_of_two_do_not_overwrite(s: &CaseContext) -> CaseResult {
     let (mut one, mut two) = (s.here().await?, s.here().await?);
     one.put(DIR, b"f", b"").await?;
     for c in [&mut one, &mut two] {
@@ -106,7 +106,7 @@ async fn appends_of_two_do_not_overwrite(s: &Scene) -> Verdict {
     hold(content == b"123", || format!("the file is \"{}\"", content.escape_ascii()))
 }
 
-async fn one_rename_keeps_the_others_fid(s: &Scene) -> Verdict {
+async fn one_rename_keeps_the_others_fid(s: &CaseContext) -> CaseResult {
     let (mut one, mut two) = (s.here().await?, s.here().await?);
     one.make(DIR, A, b"f", b"text").await?;
     two.walk_whole(DIR, B, &[b"f"]).await?;

@@ -3,9 +3,9 @@
 use nine_proto::msg::{Rmsg, Tmsg};
 use nine_proto::{OpenFlags, mode, show};
 
-use crate::case::{Verdict, cases, fail, hold};
-use crate::conn::Conn;
-use crate::scene::{A, B, DIR, MSIZE, ROOT, Scene};
+use crate::case::{CaseResult, cases, fail, hold};
+use crate::conn::CheckedConnection;
+use crate::scene::{A, B, CaseContext, DIR, MSIZE, ROOT};
 
 cases! { "stat":
     the_root_is_named_slash, Stat, Nothing,
@@ -32,14 +32,14 @@ cases! { "stat":
         "stat(5): uid and gid are the names of the owner and the group";
 }
 
-async fn the_root_is_named_slash(s: &Scene) -> Verdict {
+async fn the_root_is_named_slash(s: &CaseContext) -> CaseResult {
     let mut c = s.version(MSIZE).await?;
     s.attach(&mut c, A).await?;
     let name = stat(&mut c, A, |stat| stat.name.to_vec()).await?;
     hold(name == b"/", || format!("the root is named '{}'", show(&name)))
 }
 
-async fn a_file_has_its_name(s: &Scene) -> Verdict {
+async fn a_file_has_its_name(s: &CaseContext) -> CaseResult {
     let mut c = files(s).await?;
     for (fid, name) in [(A, &b"f"[..]), (B, b"d")] {
         let told = stat(&mut c, fid, |stat| stat.name.to_vec()).await?;
@@ -48,7 +48,7 @@ async fn a_file_has_its_name(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn the_mode_is_in_the_qid(s: &Scene) -> Verdict {
+async fn the_mode_is_in_the_qid(s: &CaseContext) -> CaseResult {
     let mut c = files(s).await?;
     for fid in [A, B] {
         let (qid, bits) = stat(&mut c, fid, |stat| (stat.qid, stat.mode)).await?;
@@ -59,7 +59,7 @@ async fn the_mode_is_in_the_qid(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn the_mode_is_that_of_the_create(s: &Scene) -> Verdict {
+async fn the_mode_is_that_of_the_create(s: &CaseContext) -> CaseResult {
     let mut c = files(s).await?;
     let file = stat(&mut c, A, |stat| stat.mode).await?;
     let dir = stat(&mut c, B, |stat| stat.mode).await?;
@@ -69,19 +69,19 @@ async fn the_mode_is_that_of_the_create(s: &Scene) -> Verdict {
     })
 }
 
-async fn a_directory_has_no_length(s: &Scene) -> Verdict {
+async fn a_directory_has_no_length(s: &CaseContext) -> CaseResult {
     let mut c = files(s).await?;
     let length = stat(&mut c, B, |stat| stat.length).await?;
     hold(length == 0, || format!("a directory has length {length}"))
 }
 
-async fn the_length_is_that_of_the_content(s: &Scene) -> Verdict {
+async fn the_length_is_that_of_the_content(s: &CaseContext) -> CaseResult {
     let mut c = files(s).await?;
     let length = stat(&mut c, A, |stat| stat.length).await?;
     hold(length == 4, || format!("a file of 4 bytes has length {length}"))
 }
 
-async fn an_open_fid_has_it_too(s: &Scene) -> Verdict {
+async fn an_open_fid_has_it_too(s: &CaseContext) -> CaseResult {
     let mut c = files(s).await?;
     let closed = stat(&mut c, A, |stat| (stat.qid.path, stat.mode, stat.length)).await?;
     c.open(A, OpenFlags::READ).await?;
@@ -89,20 +89,20 @@ async fn an_open_fid_has_it_too(s: &Scene) -> Verdict {
     hold(closed == open, || format!("{closed:?} before the open, {open:?} after"))
 }
 
-async fn no_permission_is_needed(s: &Scene) -> Verdict {
+async fn no_permission_is_needed(s: &CaseContext) -> CaseResult {
     let mut c = files(s).await?;
     c.chmod(A, 0).await?;
     let bits = stat(&mut c, A, |stat| stat.mode).await?;
     hold(bits & 0o777 == 0, || format!("the mode of a file without permissions is {bits:o}"))
 }
 
-async fn the_times_are_of_this_century(s: &Scene) -> Verdict {
+async fn the_times_are_of_this_century(s: &CaseContext) -> CaseResult {
     let mut c = files(s).await?;
     let (mtime, atime) = stat(&mut c, A, |stat| (stat.mtime, stat.atime)).await?;
     hold(mtime > Y2000 && atime > Y2000, || format!("a new file has mtime {mtime} and atime {atime}"))
 }
 
-async fn a_write_moves_the_time(s: &Scene) -> Verdict {
+async fn a_write_moves_the_time(s: &CaseContext) -> CaseResult {
     let mut c = files(s).await?;
     let old = nine_proto::Stat { mtime: Y2000, ..nine_proto::Stat::DONT_TOUCH };
     c.ok(Tmsg::Wstat { fid: A, stat: old }).await?;
@@ -112,7 +112,7 @@ async fn a_write_moves_the_time(s: &Scene) -> Verdict {
     hold(mtime > Y2000, || "a write has left the time of change as it was".into())
 }
 
-async fn owners_are_named(s: &Scene) -> Verdict {
+async fn owners_are_named(s: &CaseContext) -> CaseResult {
     let mut c = files(s).await?;
     let owned = stat(&mut c, A, |stat| !stat.uid.is_empty() && !stat.gid.is_empty()).await?;
     let root = stat(&mut c, ROOT, |stat| !stat.uid.is_empty() && !stat.gid.is_empty()).await?;
@@ -120,7 +120,7 @@ async fn owners_are_named(s: &Scene) -> Verdict {
 }
 
 /// A file `f` of four bytes at A, a directory `d` at B.
-async fn files(s: &Scene) -> Verdict<Conn> {
+async fn files(s: &CaseContext) -> CaseResult<CheckedConnection> {
     let mut c = s.here().await?;
     c.put(DIR, b"f", b"text").await?;
     c.mkdir(DIR, b"d").await?;
@@ -131,10 +131,10 @@ async fn files(s: &Scene) -> Verdict<Conn> {
 
 /// Returns a value of an Rstat.
 pub(super) async fn stat<T>(
-    c: &mut Conn,
+    c: &mut CheckedConnection,
     fid: nine_proto::Fid,
     what: impl FnOnce(&nine_proto::Stat<'_>) -> T,
-) -> Verdict<T> {
+) -> CaseResult<T> {
     match c.ok(Tmsg::Stat { fid }).await?.msg() {
         Rmsg::Stat { stat } => Ok(what(&stat)),
         _ => fail("an Rstat was expected"),

@@ -3,9 +3,9 @@
 use nine_proto::msg::Tmsg;
 use nine_proto::{Fid, NOTAG};
 
-use crate::case::{Verdict, cases, fail, hold};
-use crate::conn::{Event, answers};
-use crate::scene::{A, DIR, ROOT, Scene};
+use crate::case::{CaseResult, cases, fail, hold};
+use crate::conn::{ConnectionEvent, answers};
+use crate::scene::{A, CaseContext, DIR, ROOT};
 use crate::talk::walk;
 
 cases! { "tags":
@@ -25,7 +25,7 @@ cases! { "tags":
         "intro(5): NOTAG is for version messages; the server goes on serving";
 }
 
-async fn any_tag_is_echoed(s: &Scene) -> Verdict {
+async fn any_tag_is_echoed(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     for tag in [0, 1, 255, 256, 0x7fff, 0x8000, 0xfffe] {
         let asked = c.tattr(ROOT);
@@ -35,7 +35,7 @@ async fn any_tag_is_echoed(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn many_requests_at_once(s: &Scene) -> Verdict {
+async fn many_requests_at_once(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     let asked = c.tattr(ROOT);
     let mut waiting: Vec<u16> = (100..164).collect();
@@ -51,7 +51,7 @@ async fn many_requests_at_once(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn many_reads_at_once(s: &Scene) -> Verdict {
+async fn many_reads_at_once(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     let data: Vec<u8> = (0..32_000u32).map(|i| (i / 1000) as u8).collect();
     c.make(DIR, A, b"f", &data).await?;
@@ -74,7 +74,7 @@ async fn many_reads_at_once(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn a_tag_is_free_after_its_answer(s: &Scene) -> Verdict {
+async fn a_tag_is_free_after_its_answer(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     for _ in 0..20 {
         let asked = c.tattr(ROOT);
@@ -85,7 +85,7 @@ async fn a_tag_is_free_after_its_answer(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn the_answers_are_to_their_requests(s: &Scene) -> Verdict {
+async fn the_answers_are_to_their_requests(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     let attr = c.tattr(ROOT);
     let asked = [
@@ -109,7 +109,7 @@ async fn the_answers_are_to_their_requests(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn a_duplicate_does_not_hurt_the_server(s: &Scene) -> Verdict {
+async fn a_duplicate_does_not_hurt_the_server(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     let asked = c.tattr(ROOT);
     // Any answers are correct, since the client has made the error.
@@ -118,11 +118,11 @@ async fn a_duplicate_does_not_hurt_the_server(s: &Scene) -> Verdict {
     s.session().await?.attr(ROOT).await.map(drop)
 }
 
-async fn notag_does_not_hurt_the_server(s: &Scene) -> Verdict {
+async fn notag_does_not_hurt_the_server(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     let asked = c.tattr(ROOT);
     c.send(NOTAG.0, &asked).await?;
-    if let Event::Got(got) = c.event().await? {
+    if let ConnectionEvent::Got(got) = c.event().await? {
         hold(got.tag() == NOTAG, || format!("the answer has tag {}", got.tag()))?;
     }
     s.session().await?.attr(ROOT).await.map(drop)

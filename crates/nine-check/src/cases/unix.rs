@@ -5,9 +5,9 @@ use nine_proto::{NOFID, NOUID, Qid, mode, show};
 
 use super::errors::errno;
 use super::stat::stat;
-use crate::case::{Verdict, cases, fail, hold, skip};
-use crate::conn::Conn;
-use crate::scene::{A, B, C, DIR, MSIZE, ROOT, Scene};
+use crate::case::{CaseResult, cases, fail, hold, skip};
+use crate::conn::CheckedConnection;
+use crate::scene::{A, B, C, CaseContext, DIR, MSIZE, ROOT};
 
 cases! { "unix":
     numbers_stand_beside_names, U, Dir,
@@ -30,14 +30,14 @@ cases! { "unix":
         "9P2000.u: mode has DMSETUID and DMSETGID";
 }
 
-async fn numbers_stand_beside_names(s: &Scene) -> Verdict {
+async fn numbers_stand_beside_names(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.make(DIR, A, b"f", b"").await?;
     let ids = stat(&mut c, A, |stat| (stat.ids.uid, stat.ids.gid)).await?;
     hold(ids.0 != NOUID && ids.1 != NOUID, || "the owner or the group has no number".into())
 }
 
-async fn the_number_alone_attaches(s: &Scene) -> Verdict {
+async fn the_number_alone_attaches(s: &CaseContext) -> CaseResult {
     if s.server.options.uid == NOUID {
         return skip("the user is known by name only");
     }
@@ -47,7 +47,7 @@ async fn the_number_alone_attaches(s: &Scene) -> Verdict {
     c.ok(Tmsg::Attach { fid: ROOT, afid: NOFID, uname: b"", aname, n_uname }).await.map(drop)
 }
 
-async fn a_symlink(s: &Scene) -> Verdict {
+async fn a_symlink(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     special(&mut c, mode::DMSYMLINK, b"where/it/leads").await?;
     c.walk_whole(DIR, B, &[b"f"]).await?;
@@ -56,7 +56,7 @@ async fn a_symlink(s: &Scene) -> Verdict {
     hold(target == b"where/it/leads", || format!("it leads to '{}'", show(&target)))
 }
 
-async fn a_symlink_is_not_followed(s: &Scene) -> Verdict {
+async fn a_symlink_is_not_followed(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.mkdir(DIR, b"d").await?;
     special(&mut c, mode::DMSYMLINK, b"d").await?;
@@ -64,7 +64,7 @@ async fn a_symlink_is_not_followed(s: &Scene) -> Verdict {
     hold(!qid.is_dir() && qid.ty & Qid::SYMLINK != 0, || format!("the link's qid is {qid}"))
 }
 
-async fn a_hard_link(s: &Scene) -> Verdict {
+async fn a_hard_link(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     let old = c.put(DIR, b"old", b"text").await?;
     c.walk_whole(DIR, C, &[b"old"]).await?;
@@ -75,7 +75,7 @@ async fn a_hard_link(s: &Scene) -> Verdict {
     hold(c.content_of(DIR, b"f").await? == b"text", || "the second name lost the content".into())
 }
 
-async fn a_pipe(s: &Scene) -> Verdict {
+async fn a_pipe(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     special(&mut c, mode::DMNAMEDPIPE, b"").await?;
     c.walk_whole(DIR, B, &[b"f"]).await?;
@@ -83,7 +83,7 @@ async fn a_pipe(s: &Scene) -> Verdict {
     hold(bits & mode::DMNAMEDPIPE != 0, || format!("its mode is {bits:#x}"))
 }
 
-async fn a_bad_extension_is_refused(s: &Scene) -> Verdict {
+async fn a_bad_extension_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     for extension in [&b"x 1 2"[..], b"c one two", b""] {
         c.walk(DIR, A, &[]).await?;
@@ -95,14 +95,14 @@ async fn a_bad_extension_is_refused(s: &Scene) -> Verdict {
     hold(!c.exists(DIR, b"f").await?, || "something was made nevertheless".into())
 }
 
-async fn plain_files_have_no_extension(s: &Scene) -> Verdict {
+async fn plain_files_have_no_extension(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.make(DIR, A, b"f", b"text").await?;
     let extension = stat(&mut c, A, |stat| stat.ids.extension.to_vec()).await?;
     hold(extension.is_empty(), || format!("a plain file has the extension '{}'", show(&extension)))
 }
 
-async fn set_id_bits(s: &Scene) -> Verdict {
+async fn set_id_bits(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.make(DIR, A, b"f", b"").await?;
     let set = nine_proto::Stat { mode: 0o755 | mode::DMSETUID, ..nine_proto::Stat::DONT_TOUCH };
@@ -114,7 +114,7 @@ async fn set_id_bits(s: &Scene) -> Verdict {
 }
 
 /// Creates `f`, of a kind that the server may lack.
-async fn special(c: &mut Conn, kind: u32, extension: &[u8]) -> Verdict {
+async fn special(c: &mut CheckedConnection, kind: u32, extension: &[u8]) -> CaseResult {
     c.walk(DIR, A, &[]).await?;
     let (perm, extension) = (kind | 0o644, OnlyUStr(extension));
     let got = c.call(Tmsg::Create { fid: A, name: b"f", perm, mode: 0, extension }).await?;

@@ -3,9 +3,9 @@
 use nine_proto::msg::{Rmsg, Tmsg};
 use nine_proto::{Fid, NOTAG, OpenFlags, show};
 
-use crate::case::{Verdict, cases, fail, hold, skip};
-use crate::conn::{Conn, Event};
-use crate::scene::{A, DIR, MSIZE, ROOT, Scene};
+use crate::case::{CaseResult, cases, fail, hold, skip};
+use crate::conn::{CheckedConnection, ConnectionEvent};
+use crate::scene::{A, CaseContext, DIR, MSIZE, ROOT};
 use crate::talk::walk;
 
 cases! { "version":
@@ -33,12 +33,12 @@ cases! { "version":
         "version(5): fids are clunked; open(5): ORCLOSE removes the file when the fid is clunked";
 }
 
-async fn the_dialect_is_agreed_on(s: &Scene) -> Verdict {
+async fn the_dialect_is_agreed_on(s: &CaseContext) -> CaseResult {
     let mut c = s.version(MSIZE).await?;
     s.attach(&mut c, ROOT).await.map(drop)
 }
 
-async fn msize_is_not_raised(s: &Scene) -> Verdict {
+async fn msize_is_not_raised(s: &CaseContext) -> CaseResult {
     for msize in [4096, 12_345, 1 << 20, 1 << 30] {
         let mut c = s.dial().await?;
         let (agreed, _) = propose(&mut c, msize, s.dialect.name().as_bytes()).await?;
@@ -47,7 +47,7 @@ async fn msize_is_not_raised(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn tag_is_echoed(s: &Scene) -> Verdict {
+async fn tag_is_echoed(s: &CaseContext) -> CaseResult {
     let mut c = s.dial().await?;
     let asked = Tmsg::Version { msize: MSIZE, version: s.dialect.name().as_bytes() };
     c.send(NOTAG.0, &asked).await?;
@@ -55,13 +55,13 @@ async fn tag_is_echoed(s: &Scene) -> Verdict {
     hold(!got.is_error(), || "a version that the server knows was refused".into())
 }
 
-async fn unknown_is_not_an_error(s: &Scene) -> Verdict {
+async fn unknown_is_not_an_error(s: &CaseContext) -> CaseResult {
     let mut c = s.dial().await?;
     let (_, version) = propose(&mut c, MSIZE, b"8P1999").await?;
     hold(version == b"unknown", || format!("'{}' came", show(&version)))
 }
 
-async fn a_suffix_may_be_dropped_but_not_echoed(s: &Scene) -> Verdict {
+async fn a_suffix_may_be_dropped_but_not_echoed(s: &CaseContext) -> CaseResult {
     let mut c = s.dial().await?;
     let asked = [s.dialect.name(), ".no-such-extension"].concat();
     // Another case tests that it is not an error.
@@ -71,7 +71,7 @@ async fn a_suffix_may_be_dropped_but_not_echoed(s: &Scene) -> Verdict {
     hold(other, || format!("'{asked}' was answered by '{}'", show(version)))
 }
 
-async fn a_request_before_it_does_not_hurt_the_server(s: &Scene) -> Verdict {
+async fn a_request_before_it_does_not_hurt_the_server(s: &CaseContext) -> CaseResult {
     let mut c = s.dial().await?;
     c.send(1, &s.tattach(ROOT)).await?;
     // Any answer is correct, since the client has made the error.
@@ -79,11 +79,11 @@ async fn a_request_before_it_does_not_hurt_the_server(s: &Scene) -> Verdict {
     s.session().await?.attr(ROOT).await.map(drop)
 }
 
-async fn a_tiny_msize_is_refused_or_kept(s: &Scene) -> Verdict {
+async fn a_tiny_msize_is_refused_or_kept(s: &CaseContext) -> CaseResult {
     for msize in [0, 7, 23] {
         let mut c = s.dial().await?;
         c.send(NOTAG.0, &Tmsg::Version { msize, version: s.dialect.name().as_bytes() }).await?;
-        if let Event::Got(got) = c.event().await?
+        if let ConnectionEvent::Got(got) = c.event().await?
             && let Rmsg::Version { msize: agreed, version } = got.msg()
         {
             hold(agreed <= msize || version == b"unknown", || {
@@ -94,7 +94,7 @@ async fn a_tiny_msize_is_refused_or_kept(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn again_clunks_all_fids(s: &Scene) -> Verdict {
+async fn again_clunks_all_fids(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     c.walk(ROOT, A, &[]).await?;
     c.version(MSIZE, s.dialect).await?;
@@ -105,7 +105,7 @@ async fn again_clunks_all_fids(s: &Scene) -> Verdict {
     s.attach(&mut c, ROOT).await.map(drop)
 }
 
-async fn again_aborts_what_is_outstanding(s: &Scene) -> Verdict {
+async fn again_aborts_what_is_outstanding(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     let version = Tmsg::Version { msize: MSIZE, version: s.dialect.name().as_bytes() };
     let clones: Vec<_> = (0..8).map(|n| (n + 1, walk(ROOT, Fid(100 + u32::from(n)), &[]))).collect();
@@ -122,7 +122,7 @@ async fn again_aborts_what_is_outstanding(s: &Scene) -> Verdict {
     fail("the second Tversion has no answer")
 }
 
-async fn again_may_change_the_dialect(s: &Scene) -> Verdict {
+async fn again_may_change_the_dialect(s: &CaseContext) -> CaseResult {
     let Some(&other) = s.offered.iter().find(|&&other| other != s.dialect) else {
         return skip("the server offers one dialect only, or only one is checked");
     };
@@ -132,7 +132,7 @@ async fn again_may_change_the_dialect(s: &Scene) -> Verdict {
     c.attr(ROOT).await.map(drop)
 }
 
-async fn again_removes_on_close(s: &Scene) -> Verdict {
+async fn again_removes_on_close(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.walk(DIR, A, &[]).await?;
     let asked = c.tcreate(A, b"f", OpenFlags::RDWR | OpenFlags::RCLOSE, 0o644);
@@ -142,7 +142,7 @@ async fn again_removes_on_close(s: &Scene) -> Verdict {
 }
 
 /// Sends Tversion. Returns the agreed msize and version.
-async fn propose(c: &mut Conn, msize: u32, version: &[u8]) -> Verdict<(u32, Vec<u8>)> {
+async fn propose(c: &mut CheckedConnection, msize: u32, version: &[u8]) -> CaseResult<(u32, Vec<u8>)> {
     match c.ok(Tmsg::Version { msize, version }).await?.msg() {
         Rmsg::Version { msize, version } => Ok((msize, version.to_vec())),
         _ => fail("an Rversion was expected"),

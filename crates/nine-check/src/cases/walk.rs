@@ -2,9 +2,9 @@
 
 use nine_proto::{Fid, OpenFlags};
 
-use crate::case::{Verdict, cases, hold};
-use crate::conn::Conn;
-use crate::scene::{A, B, C, DIR, MSIZE, ROOT, Scene};
+use crate::case::{CaseResult, cases, hold};
+use crate::conn::CheckedConnection;
+use crate::scene::{A, B, C, CaseContext, DIR, MSIZE, ROOT};
 use crate::talk::walk;
 
 cases! { "walk":
@@ -54,7 +54,7 @@ cases! { "walk":
         "walk(5): an element that cannot be walked is an error";
 }
 
-async fn no_names_clone_the_fid(s: &Scene) -> Verdict {
+async fn no_names_clone_the_fid(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     let qids = c.walk(ROOT, A, &[]).await?;
     hold(qids.is_empty(), || format!("no names were sent, {} qids came", qids.len()))?;
@@ -64,7 +64,7 @@ async fn no_names_clone_the_fid(s: &Scene) -> Verdict {
     c.attr(ROOT).await.map(drop)
 }
 
-async fn a_file_can_be_cloned(s: &Scene) -> Verdict {
+async fn a_file_can_be_cloned(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.put(DIR, b"f", b"text").await?;
     let qid = c.walk_whole(DIR, A, &[b"f"]).await?;
@@ -74,7 +74,7 @@ async fn a_file_can_be_cloned(s: &Scene) -> Verdict {
     hold(c.content(B).await? == b"text", || "the clone has another content".into())
 }
 
-async fn every_name_has_its_qid(s: &Scene) -> Verdict {
+async fn every_name_has_its_qid(s: &CaseContext) -> CaseResult {
     let mut c = deep(s).await?;
     let qids = c.walk(DIR, A, &[b"d", b"e", b"f"]).await?;
     hold(qids.len() == 3, || format!("3 names that exist, {} qids", qids.len()))?;
@@ -91,14 +91,14 @@ async fn every_name_has_its_qid(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn the_fid_stays_where_it_was(s: &Scene) -> Verdict {
+async fn the_fid_stays_where_it_was(s: &CaseContext) -> CaseResult {
     let mut c = deep(s).await?;
     let before = c.attr(DIR).await?.qid.path;
     c.walk_whole(DIR, A, &[b"d", b"e"]).await?;
     hold(c.attr(DIR).await?.qid.path == before, || "the fid has moved, too".into())
 }
 
-async fn onto_itself_it_moves(s: &Scene) -> Verdict {
+async fn onto_itself_it_moves(s: &CaseContext) -> CaseResult {
     let mut c = deep(s).await?;
     let file = c.walk_whole(DIR, A, &[b"d", b"e", b"f"]).await?;
     c.walk(DIR, B, &[]).await?;
@@ -106,13 +106,13 @@ async fn onto_itself_it_moves(s: &Scene) -> Verdict {
     hold(c.attr(B).await?.qid.path == file.path, || "the fid stands for another file".into())
 }
 
-async fn the_first_name_missing_is_an_error(s: &Scene) -> Verdict {
+async fn the_first_name_missing_is_an_error(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     c.refused(walk(ROOT, A, &[NOBODY]), "its first name does not exist").await?;
     c.refused(walk(ROOT, A, &[NOBODY, b"x"]), "its first name does not exist").await.map(drop)
 }
 
-async fn a_failure_makes_no_fid(s: &Scene) -> Verdict {
+async fn a_failure_makes_no_fid(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     c.refused(walk(ROOT, A, &[NOBODY]), "its name does not exist").await?;
     let asked = c.tattr(A);
@@ -120,7 +120,7 @@ async fn a_failure_makes_no_fid(s: &Scene) -> Verdict {
     c.walk(ROOT, A, &[]).await.map(drop)
 }
 
-async fn partial_says_how_far(s: &Scene) -> Verdict {
+async fn partial_says_how_far(s: &CaseContext) -> CaseResult {
     let mut c = deep(s).await?;
     let whole = c.walk(DIR, A, &[b"d", b"e"]).await?;
     let part = c.walk(DIR, B, &[b"d", b"e", NOBODY, b"x"]).await?;
@@ -130,14 +130,14 @@ async fn partial_says_how_far(s: &Scene) -> Verdict {
     })
 }
 
-async fn partial_makes_no_fid(s: &Scene) -> Verdict {
+async fn partial_makes_no_fid(s: &CaseContext) -> CaseResult {
     let mut c = deep(s).await?;
     c.walk(DIR, A, &[b"d", NOBODY]).await?;
     let asked = c.tattr(A);
     c.refused(asked, "the walk to this fid went only half the way").await.map(drop)
 }
 
-async fn partial_onto_itself_stays(s: &Scene) -> Verdict {
+async fn partial_onto_itself_stays(s: &CaseContext) -> CaseResult {
     let mut c = deep(s).await?;
     c.walk(DIR, A, &[]).await?;
     c.walk(A, A, &[b"d", NOBODY]).await?;
@@ -145,13 +145,13 @@ async fn partial_onto_itself_stays(s: &Scene) -> Verdict {
     hold(stayed.path == dir.path, || format!("the fid has moved from {dir} to {stayed}"))
 }
 
-async fn a_newfid_in_use_is_refused(s: &Scene) -> Verdict {
+async fn a_newfid_in_use_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     c.walk(ROOT, A, &[]).await?;
     c.refused(walk(ROOT, A, &[]), "its newfid is in use").await.map(drop)
 }
 
-async fn a_refused_newfid_keeps_its_file(s: &Scene) -> Verdict {
+async fn a_refused_newfid_keeps_its_file(s: &CaseContext) -> CaseResult {
     let mut c = deep(s).await?;
     let there = c.walk_whole(DIR, A, &[b"d"]).await?;
     c.walk_whole(DIR, B, &[b"d", b"e"]).await?;
@@ -161,7 +161,7 @@ async fn a_refused_newfid_keeps_its_file(s: &Scene) -> Verdict {
     hold(qid.path == there.path, || format!("the fid stood for {there}, now for {qid}"))
 }
 
-async fn sixteen_names(s: &Scene) -> Verdict {
+async fn sixteen_names(s: &CaseContext) -> CaseResult {
     let mut c = deep(s).await?;
     let names: Vec<&[u8]> = [&b"d"[..], b".."].repeat(8);
     let qids = c.walk(DIR, A, &names).await?;
@@ -170,7 +170,7 @@ async fn sixteen_names(s: &Scene) -> Verdict {
     hold(there.path == dir.path, || format!("eight times d/.. led from {dir} to {there}"))
 }
 
-async fn dotdot_leads_up(s: &Scene) -> Verdict {
+async fn dotdot_leads_up(s: &CaseContext) -> CaseResult {
     let mut c = deep(s).await?;
     let dir = c.attr(DIR).await?.qid;
     c.walk_whole(DIR, A, &[b"d", b"e"]).await?;
@@ -179,7 +179,7 @@ async fn dotdot_leads_up(s: &Scene) -> Verdict {
     hold(up.path == dir.path, || format!("d/e/../.. is {up}, not {dir}"))
 }
 
-async fn dotdot_at_the_root_stays(s: &Scene) -> Verdict {
+async fn dotdot_at_the_root_stays(s: &CaseContext) -> CaseResult {
     let mut c = s.version(MSIZE).await?;
     let root = s.attach(&mut c, A).await?;
     c.walk_whole(A, B, &[b"..", b".."]).await?;
@@ -187,33 +187,33 @@ async fn dotdot_at_the_root_stays(s: &Scene) -> Verdict {
     hold(up.path == root.path, || format!("'..' led from the root {root} to {up}"))
 }
 
-async fn from_a_file_is_refused(s: &Scene) -> Verdict {
+async fn from_a_file_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = deep(s).await?;
     c.walk_whole(DIR, A, &[b"d", b"e", b"f"]).await?;
     c.refused(walk(A, B, &[b"x"]), "its fid is a plain file").await.map(drop)
 }
 
-async fn through_a_file_ends_there(s: &Scene) -> Verdict {
+async fn through_a_file_ends_there(s: &CaseContext) -> CaseResult {
     let mut c = deep(s).await?;
     let qids = c.walk(DIR, A, &[b"d", b"e", b"f", b"x"]).await?;
     hold(qids.len() == 3, || format!("three of four names exist, and {} qids came", qids.len()))
 }
 
-async fn from_an_open_fid_is_refused(s: &Scene) -> Verdict {
+async fn from_an_open_fid_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = deep(s).await?;
     c.walk_whole(DIR, A, &[b"d"]).await?;
     c.open(A, OpenFlags::READ).await?;
     c.refused(walk(A, B, &[b"e"]), "its fid is open").await.map(drop)
 }
 
-async fn opens_nothing(s: &Scene) -> Verdict {
+async fn opens_nothing(s: &CaseContext) -> CaseResult {
     let mut c = deep(s).await?;
     c.walk_whole(DIR, A, &[b"d", b"e", b"f"]).await?;
     let asked = nine_proto::msg::Tmsg::Read { fid: A, offset: 0, count: 64 };
     c.refused(asked, "the fid has not been opened").await.map(drop)
 }
 
-async fn a_slash_does_not_separate(s: &Scene) -> Verdict {
+async fn a_slash_does_not_separate(s: &CaseContext) -> CaseResult {
     let mut c = deep(s).await?;
     for name in [&b"d/e"[..], b"d/", b"/d", b"d/.."] {
         c.refused(walk(DIR, C, &[name]), "a name has no slash").await?;
@@ -221,7 +221,7 @@ async fn a_slash_does_not_separate(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn the_same_file_has_the_same_qid(s: &Scene) -> Verdict {
+async fn the_same_file_has_the_same_qid(s: &CaseContext) -> CaseResult {
     let mut c = deep(s).await?;
     c.put(DIR, b"g", b"").await?;
     let f = c.walk_whole(DIR, A, &[b"d", b"e", b"f"]).await?;
@@ -231,7 +231,7 @@ async fn the_same_file_has_the_same_qid(s: &Scene) -> Verdict {
     hold(f.path != g.path, || format!("two files, one qid: {f}"))
 }
 
-async fn a_long_name_is_not_found(s: &Scene) -> Verdict {
+async fn a_long_name_is_not_found(s: &CaseContext) -> CaseResult {
     let mut c = s.session().await?;
     for len in [255, 256, 5000] {
         c.refused(walk(ROOT, A, &[&vec![b'x'; len]]), "nothing has this name").await?;
@@ -240,7 +240,7 @@ async fn a_long_name_is_not_found(s: &Scene) -> Verdict {
 }
 
 /// `d/e/f` in the case's directory.
-async fn deep(s: &Scene) -> Verdict<Conn> {
+async fn deep(s: &CaseContext) -> CaseResult<CheckedConnection> {
     let mut c = s.here().await?;
     let (d, e) = (Fid(50), Fid(51));
     c.mkdir(DIR, b"d").await?;

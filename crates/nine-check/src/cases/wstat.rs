@@ -4,9 +4,9 @@ use nine_proto::msg::Tmsg;
 use nine_proto::{Fid, OpenFlags, Qid, Stat, mode};
 
 use super::stat::stat;
-use crate::case::{Verdict, cases, hold};
-use crate::conn::Conn;
-use crate::scene::{A, B, DIR, Scene};
+use crate::case::{CaseResult, cases, hold};
+use crate::conn::CheckedConnection;
+use crate::scene::{A, B, CaseContext, DIR};
 
 cases! { "wstat":
     nothing_to_change_is_a_sync, Stat, Dir,
@@ -49,7 +49,7 @@ cases! { "wstat":
         "stat(5): none of the other data can be altered by a wstat";
 }
 
-async fn nothing_to_change_is_a_sync(s: &Scene) -> Verdict {
+async fn nothing_to_change_is_a_sync(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     let before = known(&mut c, A).await?;
     c.ok(Tmsg::Wstat { fid: A, stat: Stat::DONT_TOUCH }).await?;
@@ -57,18 +57,18 @@ async fn nothing_to_change_is_a_sync(s: &Scene) -> Verdict {
     hold(before == after, || format!("{before:?} before, {after:?} after"))
 }
 
-async fn dont_touch_is_not_touched(s: &Scene) -> Verdict {
+async fn dont_touch_is_not_touched(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     change(&mut c, A, |stat| stat.mtime = 1_000_000_000).await?;
     let before = known(&mut c, A).await?;
     change(&mut c, A, |stat| stat.mode = 0o604).await?;
     let after = known(&mut c, A).await?;
-    hold(after == Known { mode: 0o604, ..before.clone() }, || {
+    hold(after == WstatAttributes { mode: 0o604, ..before.clone() }, || {
         format!("only the mode was to change; {before:?} became {after:?}")
     })
 }
 
-async fn the_mode_changes(s: &Scene) -> Verdict {
+async fn the_mode_changes(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     for bits in [0o600, 0o444, 0o755] {
         change(&mut c, A, |stat| stat.mode = bits).await?;
@@ -78,7 +78,7 @@ async fn the_mode_changes(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn the_mtime_changes(s: &Scene) -> Verdict {
+async fn the_mtime_changes(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     for mtime in [0, 1_000_000_000, 0x7fff_ffff] {
         change(&mut c, A, |stat| stat.mtime = mtime).await?;
@@ -88,26 +88,26 @@ async fn the_mtime_changes(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn the_length_shrinks(s: &Scene) -> Verdict {
+async fn the_length_shrinks(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     change(&mut c, A, |stat| stat.length = 4).await?;
     hold(c.content_of(DIR, b"f").await? == b"some", || "the content is not what was kept".into())
 }
 
-async fn the_length_grows_with_zeros(s: &Scene) -> Verdict {
+async fn the_length_grows_with_zeros(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     change(&mut c, A, |stat| stat.length = 12).await?;
     hold(c.content_of(DIR, b"f").await? == b"some text\0\0\0", || "the content is not grown by zeros".into())
 }
 
-async fn the_name_changes(s: &Scene) -> Verdict {
+async fn the_name_changes(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     change(&mut c, A, |stat| stat.name = b"g").await?;
     hold(!c.exists(DIR, b"f").await?, || "the old name is still there".into())?;
     hold(c.content_of(DIR, b"g").await? == b"some text", || "the content is another one".into())
 }
 
-async fn a_renamed_fid_stays_valid(s: &Scene) -> Verdict {
+async fn a_renamed_fid_stays_valid(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     let before = c.attr(A).await?.qid.path;
     change(&mut c, A, |stat| stat.name = b"g").await?;
@@ -117,7 +117,7 @@ async fn a_renamed_fid_stays_valid(s: &Scene) -> Verdict {
     hold(c.content(A).await? == b"some text", || "the renamed fid does not read the file".into())
 }
 
-async fn an_open_fid_survives_a_rename(s: &Scene) -> Verdict {
+async fn an_open_fid_survives_a_rename(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     c.walk(A, B, &[]).await?;
     c.open(B, OpenFlags::RDWR).await?;
@@ -126,7 +126,7 @@ async fn an_open_fid_survives_a_rename(s: &Scene) -> Verdict {
     hold(c.content_of(DIR, b"g").await? == b"SOME text", || "what the open fid wrote is not there".into())
 }
 
-async fn a_directory_can_be_renamed(s: &Scene) -> Verdict {
+async fn a_directory_can_be_renamed(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     c.mkdir(DIR, b"d").await?;
     c.walk_whole(DIR, A, &[b"d"]).await?;
@@ -136,7 +136,7 @@ async fn a_directory_can_be_renamed(s: &Scene) -> Verdict {
     hold(c.content_of(B, b"f").await? == b"below", || "what was below is not there".into())
 }
 
-async fn an_existing_name_is_refused(s: &Scene) -> Verdict {
+async fn an_existing_name_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     c.put(DIR, b"g", b"other").await?;
     refused(&mut c, A, |stat| stat.name = b"g", "the name exists").await?;
@@ -146,7 +146,7 @@ async fn an_existing_name_is_refused(s: &Scene) -> Verdict {
     })
 }
 
-async fn a_bad_name_is_refused(s: &Scene) -> Verdict {
+async fn a_bad_name_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     for name in [&b"."[..], b"..", b"a/b", b"../f"] {
         refused(&mut c, A, |stat| stat.name = name, "no file can have this name").await?;
@@ -154,7 +154,7 @@ async fn a_bad_name_is_refused(s: &Scene) -> Verdict {
     hold(c.exists(DIR, b"f").await?, || "a refused rename has moved the file".into())
 }
 
-async fn all_or_nothing(s: &Scene) -> Verdict {
+async fn all_or_nothing(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     c.put(DIR, b"g", b"other").await?;
     let before = known(&mut c, A).await?;
@@ -166,54 +166,59 @@ async fn all_or_nothing(s: &Scene) -> Verdict {
     hold(before == after, || format!("it was refused, and {before:?} became {after:?}"))
 }
 
-async fn a_file_stays_a_file(s: &Scene) -> Verdict {
+async fn a_file_stays_a_file(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     refused(&mut c, A, |stat| stat.mode = mode::DMDIR | 0o755, "a file does not become a directory").await?;
     c.walk(DIR, B, &[]).await?;
     refused(&mut c, B, |stat| stat.mode = 0o755, "a directory does not become a file").await
 }
 
-async fn a_directory_has_no_length(s: &Scene) -> Verdict {
+async fn a_directory_has_no_length(s: &CaseContext) -> CaseResult {
     let mut c = s.here().await?;
     refused(&mut c, DIR, |stat| stat.length = 5, "a directory has no length").await
 }
 
-async fn the_qid_cannot_be_changed(s: &Scene) -> Verdict {
+async fn the_qid_cannot_be_changed(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     refused(&mut c, A, |stat| stat.qid = Qid { ty: 0, vers: 1, path: 4711 }, "nobody changes a qid").await
 }
 
-async fn type_and_dev_cannot_be_changed(s: &Scene) -> Verdict {
+async fn type_and_dev_cannot_be_changed(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     refused(&mut c, A, |stat| stat.ty = 0x4d4d, "nobody changes the type").await?;
     refused(&mut c, A, |stat| stat.dev = 4711, "nobody changes the dev").await
 }
 
-async fn the_owner_cannot_be_changed(s: &Scene) -> Verdict {
+async fn the_owner_cannot_be_changed(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     refused(&mut c, A, |stat| stat.uid = b"glenda", "nobody changes the owner").await
 }
 
-async fn the_last_modifier_cannot_be_changed(s: &Scene) -> Verdict {
+async fn the_last_modifier_cannot_be_changed(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     refused(&mut c, A, |stat| stat.muid = b"glenda", "nobody changes the last modifier").await
 }
 
 /// A file `f` with some text at A.
-async fn file(s: &Scene) -> Verdict<Conn> {
+async fn file(s: &CaseContext) -> CaseResult<CheckedConnection> {
     let mut c = s.here().await?;
     c.put(DIR, b"f", b"some text").await?;
     c.walk_whole(DIR, A, &[b"f"]).await?;
     Ok(c)
 }
 
-async fn change(c: &mut Conn, fid: Fid, set: impl FnOnce(&mut Stat<'static>)) -> Verdict {
+async fn change(c: &mut CheckedConnection, fid: Fid, set: impl FnOnce(&mut Stat<'static>)) -> CaseResult {
     let mut stat = Stat::DONT_TOUCH;
     set(&mut stat);
     c.ok(Tmsg::Wstat { fid, stat }).await.map(drop)
 }
 
-async fn refused<'a>(c: &mut Conn, fid: Fid, set: impl FnOnce(&mut Stat<'a>), why: &str) -> Verdict {
+async fn refused<'a>(
+    c: &mut CheckedConnection,
+    fid: Fid,
+    set: impl FnOnce(&mut Stat<'a>),
+    why: &str,
+) -> CaseResult {
     let mut stat = Stat::DONT_TOUCH;
     set(&mut stat);
     c.refused(Tmsg::Wstat { fid, stat }, why).await.map(drop)
@@ -221,7 +226,7 @@ async fn refused<'a>(c: &mut Conn, fid: Fid, set: impl FnOnce(&mut Stat<'a>), wh
 
 /// The attributes that a wstat can change.
 #[derive(Clone, Debug, PartialEq)]
-struct Known {
+struct WstatAttributes {
     name: Vec<u8>,
     mode: u32,
     mtime: u32,
@@ -230,8 +235,8 @@ struct Known {
     uid: Vec<u8>,
 }
 
-async fn known(c: &mut Conn, fid: Fid) -> Verdict<Known> {
-    let of = |stat: &Stat<'_>| Known {
+async fn known(c: &mut CheckedConnection, fid: Fid) -> CaseResult<WstatAttributes> {
+    let of = |stat: &Stat<'_>| WstatAttributes {
         name: stat.name.to_vec(),
         mode: stat.mode,
         mtime: stat.mtime,

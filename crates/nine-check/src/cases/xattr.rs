@@ -5,9 +5,9 @@ use nine_proto::{Fid, OpenFlags};
 
 use super::attr::{TEXT, file};
 use super::errors::errno;
-use crate::case::{Verdict, cases, fail, hold, skip};
-use crate::conn::Conn;
-use crate::scene::{A, B, C, D, Scene};
+use crate::case::{CaseResult, cases, fail, hold, skip};
+use crate::conn::CheckedConnection;
+use crate::scene::{A, B, C, CaseContext, D};
 
 cases! { "xattr":
     set_and_get, L, Dir,
@@ -32,7 +32,7 @@ cases! { "xattr":
         "setxattr(2): XATTR_CREATE fails if the attribute exists";
 }
 
-async fn set_and_get(s: &Scene) -> Verdict {
+async fn set_and_get(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     for value in [&b"value"[..], &[0, 1, 2, 255], &[b'x'; 1000]] {
         set(&mut c, NAME, value, 0).await?;
@@ -42,7 +42,7 @@ async fn set_and_get(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn the_list_has_the_names(s: &Scene) -> Verdict {
+async fn the_list_has_the_names(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     set(&mut c, NAME, b"1", 0).await?;
     set(&mut c, b"user.check.two", b"2", 0).await?;
@@ -53,7 +53,7 @@ async fn the_list_has_the_names(s: &Scene) -> Verdict {
     })
 }
 
-async fn a_missing_one_is_an_error(s: &Scene) -> Verdict {
+async fn a_missing_one_is_an_error(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     set(&mut c, NAME, b"1", 0).await?;
     let asked = Tmsg::Xattrwalk { fid: A, newfid: C, name: b"user.no-such" };
@@ -62,7 +62,7 @@ async fn a_missing_one_is_an_error(s: &Scene) -> Verdict {
     c.refused(asked, "the Txattrwalk to this fid has failed").await.map(drop)
 }
 
-async fn it_can_be_replaced(s: &Scene) -> Verdict {
+async fn it_can_be_replaced(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     set(&mut c, NAME, b"a long first value", 0).await?;
     set(&mut c, NAME, b"short", 0).await?;
@@ -70,7 +70,7 @@ async fn it_can_be_replaced(s: &Scene) -> Verdict {
     hold(got == b"short", || format!("it is \"{}\" now", got.escape_ascii()))
 }
 
-async fn it_can_be_removed(s: &Scene) -> Verdict {
+async fn it_can_be_removed(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     set(&mut c, NAME, b"value", 0).await?;
     set(&mut c, NAME, b"", XATTR_REPLACE).await?;
@@ -78,7 +78,7 @@ async fn it_can_be_removed(s: &Scene) -> Verdict {
     c.refused(asked, "the attribute was removed").await.map(drop)
 }
 
-async fn what_is_not_whole_is_not_stored(s: &Scene) -> Verdict {
+async fn what_is_not_whole_is_not_stored(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     set(&mut c, NAME, b"old", 0).await?;
     c.walk(A, B, &[]).await?;
@@ -89,7 +89,7 @@ async fn what_is_not_whole_is_not_stored(s: &Scene) -> Verdict {
     hold(got == b"old", || format!("it is \"{}\" now", got.escape_ascii()))
 }
 
-async fn more_than_was_said_is_refused(s: &Scene) -> Verdict {
+async fn more_than_was_said_is_refused(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     set(&mut c, NAME, b"old", 0).await?;
     c.walk(A, B, &[]).await?;
@@ -102,7 +102,7 @@ async fn more_than_was_said_is_refused(s: &Scene) -> Verdict {
     hold(short || clunked.is_error(), || "8 bytes were stored where 3 had been said".into())
 }
 
-async fn the_size_is_told(s: &Scene) -> Verdict {
+async fn the_size_is_told(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     set(&mut c, NAME, &[7; 123], 0).await?;
     match c.ok(Tmsg::Xattrwalk { fid: A, newfid: C, name: NAME }).await?.msg() {
@@ -111,7 +111,7 @@ async fn the_size_is_told(s: &Scene) -> Verdict {
     }
 }
 
-async fn the_file_is_not_touched(s: &Scene) -> Verdict {
+async fn the_file_is_not_touched(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     let before = c.attr(A).await?;
     set(&mut c, NAME, b"value", 0).await?;
@@ -125,7 +125,7 @@ async fn the_file_is_not_touched(s: &Scene) -> Verdict {
     hold(c.content(D).await? == TEXT, || "the file's content has changed".into())
 }
 
-async fn create_refuses_what_exists(s: &Scene) -> Verdict {
+async fn create_refuses_what_exists(s: &CaseContext) -> CaseResult {
     let mut c = file(s).await?;
     set(&mut c, NAME, b"old", 0).await?;
     c.walk(A, B, &[]).await?;
@@ -139,7 +139,7 @@ async fn create_refuses_what_exists(s: &Scene) -> Verdict {
 }
 
 /// Sets an attribute of A. Skips the case if the server lacks extended attributes.
-async fn set(c: &mut Conn, name: &[u8], value: &[u8], flags: u32) -> Verdict {
+async fn set(c: &mut CheckedConnection, name: &[u8], value: &[u8], flags: u32) -> CaseResult {
     c.walk(A, B, &[]).await?;
     c.supported(Tmsg::Xattrcreate { fid: B, name, size: value.len() as u64, flags }).await?;
     if !value.is_empty() {
@@ -155,7 +155,7 @@ async fn set(c: &mut Conn, name: &[u8], value: &[u8], flags: u32) -> Verdict {
 }
 
 /// Reads an attribute of A, or the list of names.
-async fn get(c: &mut Conn, name: &[u8]) -> Verdict<Vec<u8>> {
+async fn get(c: &mut CheckedConnection, name: &[u8]) -> CaseResult<Vec<u8>> {
     c.ok(Tmsg::Xattrwalk { fid: A, newfid: GOT, name }).await?;
     let value = c.content(GOT).await?;
     c.clunk(GOT).await?;

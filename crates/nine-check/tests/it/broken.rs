@@ -20,54 +20,74 @@ use nine_sim::{End, link};
 use crate::common::{ALL, Run, in_world, options, service, shape};
 
 /// A way to be broken: its name, the intermediary, and the cases that fail.
-type Way = (&'static str, fn() -> Box<dyn Middle>, &'static [&'static str]);
+type ServerFault = (&'static str, fn() -> Box<dyn FrameIntermediary>, &'static [&'static str]);
 
-const WAYS: &[Way] = &[
-    ("a partial walk makes the fid", || Box::<PartialMakes>::default(), &["* walk/partial_makes_no_fid"]),
-    ("a newfid in use is taken over", || Box::<TakesOver>::default(), &["* walk/a_newfid_in_use_is_refused"]),
+const SERVER_FAULTS: &[ServerFault] = &[
+    (
+        "a partial walk makes the fid",
+        || Box::<PartialWalkCreates>::default(),
+        &["* walk/partial_makes_no_fid"],
+    ),
+    (
+        "a newfid in use is taken over",
+        || Box::<NewfidTakenOver>::default(),
+        &["* walk/a_newfid_in_use_is_refused"],
+    ),
     (
         "Rflush overtakes the answer",
-        || Box::<Overtakes>::default(),
+        || Box::<FlushOvertakes>::default(),
         &["* flush/an_answered_write_is_written"],
     ),
-    ("a remove that fails leaves the fid", || Box::<Leaves>::default(), &["* remove/clunks_on_failure"]),
-    ("reads are rounded up", || Box::new(Rounds), &["* io/never_more_than_asked"]),
+    (
+        "a remove that fails leaves the fid",
+        || Box::<RemoveKeepsFid>::default(),
+        &["* remove/clunks_on_failure"],
+    ),
+    ("reads are rounded up", || Box::new(ReadRoundedUp), &["* io/never_more_than_asked"]),
     (
         "a change of mode moves the time",
-        || Box::new(Touches),
+        || Box::new(ModeTouchesTime),
         &["stat wstat/dont_touch_is_not_touched", "L setattr/mode"],
     ),
     (
         "a directory is read on from where it was, whatever the offset",
-        || Box::<ReadsOn>::default(),
+        || Box::<DirOffsetIgnored>::default(),
         &["stat dir/another_offset_is_refused", "L readdir/it_resumes_at_any_cookie"],
     ),
-    ("a second Tversion changes nothing", || Box::<NoReset>::default(), &["* version/again_clunks_all_fids"]),
+    (
+        "a second Tversion changes nothing",
+        || Box::<VersionIgnored>::default(),
+        &["* version/again_clunks_all_fids"],
+    ),
     (
         "ORCLOSE is ignored by Topen",
-        || Box::new(Keeps),
+        || Box::new(OrcloseIgnored),
         &["stat clunk/removes_what_was_opened_to_be_removed"],
     ),
     (
         "OTRUNC is ignored",
-        || Box::new(NoTruncation),
+        || Box::new(TruncIgnored),
         &["* open/truncates", "L getattr/truncation_moves_the_time_of_an_empty_file"],
     ),
-    ("msize is no limit of Rread", || Box::<TooLong>::default(), &["* msize/no_rread_is_longer"]),
-    ("an unknown version is an error", || Box::new(Unknown), &["* version/unknown_is_not_an_error"]),
-    ("Tunlinkat clunks", || Box::<Clunks>::default(), &["L names/unlinkat_clunks_no_fid"]),
-    ("a Twstat is done by halves", || Box::new(Halves), &["stat wstat/all_or_nothing"]),
-    ("a tag comes back as another", || Box::new(OtherTag), &["* tags/any_tag_is_echoed"]),
+    ("msize is no limit of Rread", || Box::<MsizeExceeded>::default(), &["* msize/no_rread_is_longer"]),
+    (
+        "an unknown version is an error",
+        || Box::new(UnknownVersionError),
+        &["* version/unknown_is_not_an_error"],
+    ),
+    ("Tunlinkat clunks", || Box::<UnlinkatClunks>::default(), &["L names/unlinkat_clunks_no_fid"]),
+    ("a Twstat is done by halves", || Box::new(WstatHalved), &["stat wstat/all_or_nothing"]),
+    ("a tag comes back as another", || Box::new(TagChanged), &["* tags/any_tag_is_echoed"]),
     (
         "a half written attribute is kept in silence",
-        || Box::<Hides>::default(),
+        || Box::<PartialXattrHidden>::default(),
         &["L xattr/what_is_not_whole_is_not_stored"],
     ),
 ];
 
 #[test]
 fn each_way_to_be_broken_fails_its_case_and_no_other() {
-    for way in WAYS {
+    for way in SERVER_FAULTS {
         let run = broken(&[*way]);
         let mut expected = expected(&[*way], &run);
         let mut failed = run.failed();
@@ -79,8 +99,8 @@ fn each_way_to_be_broken_fails_its_case_and_no_other() {
 
 #[test]
 fn all_ways_at_once_fail_all_their_cases_and_no_other() {
-    let run = broken(WAYS);
-    let (mut failed, mut expected) = (run.failed(), expected(WAYS, &run));
+    let run = broken(SERVER_FAULTS);
+    let (mut failed, mut expected) = (run.failed(), expected(SERVER_FAULTS, &run));
     failed.sort();
     expected.sort();
     assert_eq!(failed, expected, "{}", run.told());
@@ -88,7 +108,7 @@ fn all_ways_at_once_fail_all_their_cases_and_no_other() {
 }
 
 /// Returns `DIALECT CASE` of the cases that must fail.
-fn expected(ways: &[Way], run: &Run) -> Vec<String> {
+fn expected(ways: &[ServerFault], run: &Run) -> Vec<String> {
     assert!(run.summary.is_ok(), "{:?}", run.summary);
     let mut all = Vec::new();
     for case in ways.iter().flat_map(|way| way.2) {
@@ -104,37 +124,37 @@ fn expected(ways: &[Way], run: &Run) -> Vec<String> {
 }
 
 /// Runs the suite over a server that is broken in these ways.
-fn broken(ways: &[Way]) -> Run {
+fn broken(ways: &[ServerFault]) -> Run {
     let service = service(Ram::new(64 << 20));
     let ways = ways.to_vec();
     in_world(7, options(), move |world, client| {
         let (server, theirs) = link(world, shape());
-        let row = ways.iter().enumerate().map(|(n, way)| (way.1(), Ends::new(n as u16)));
+        let row = ways.iter().enumerate().map(|(n, way)| (way.1(), IntermediaryOutput::new(n as u16)));
         world.env().spawn(Box::pin(stand_between(row.collect(), client, server)));
         world.env().spawn(Box::pin(service.connect(Box::new(theirs))));
     })
 }
 
 /// One intermediary.
-trait Middle {
+trait FrameIntermediary {
     /// Handles a request of the client.
-    fn ask(&mut self, frame: Vec<u8>, way: &mut Ends) {
+    fn ask(&mut self, frame: Vec<u8>, way: &mut IntermediaryOutput) {
         way.server.push(frame);
     }
 
-    /// Handles an answer of the server to the client (see [`Ends::own`] for others).
-    fn answer(&mut self, frame: Vec<u8>, way: &mut Ends) {
+    /// Handles an answer of the server to the client (see [`IntermediaryOutput::own`] for others).
+    fn answer(&mut self, frame: Vec<u8>, way: &mut IntermediaryOutput) {
         way.client.push(frame);
     }
 
     /// Handles the server's answer to the intermediary's own request.
-    fn own(&mut self, frame: Vec<u8>, way: &mut Ends) {
+    fn own(&mut self, frame: Vec<u8>, way: &mut IntermediaryOutput) {
         let _ = (frame, way);
     }
 }
 
 /// The output of one intermediary, and its knowledge of the session.
-struct Ends {
+struct IntermediaryOutput {
     client: Vec<Vec<u8>>,
     server: Vec<Vec<u8>>,
     dialect: Dialect,
@@ -142,7 +162,7 @@ struct Ends {
     tag: Tag,
 }
 
-impl Ends {
+impl IntermediaryOutput {
     fn new(n: u16) -> Self {
         Self { client: Vec::new(), server: Vec::new(), dialect: Dialect::P2000, tag: Tag(0xff80 + n) }
     }
@@ -167,10 +187,10 @@ impl Ends {
 }
 
 /// The intermediaries, from the client to the server.
-type Row = Vec<(Box<dyn Middle>, Ends)>;
+type IntermediaryChain = Vec<(Box<dyn FrameIntermediary>, IntermediaryOutput)>;
 
 /// Passes frames both ways until one side ends.
-async fn stand_between(mut row: Row, mut client: End, mut server: End) {
+async fn stand_between(mut row: IntermediaryChain, mut client: End, mut server: End) {
     let (mut from_client, mut from_server) = (Vec::new(), Vec::new());
     let mut piece = vec![0; 1 << 16];
     loop {
@@ -204,7 +224,13 @@ async fn stand_between(mut row: Row, mut client: End, mut server: End) {
 }
 
 /// Passes one frame along the chain from an index. `out` collects frames for the server and for the client.
-fn pass(row: &mut Row, at: usize, asks: bool, frame: Vec<u8>, out: &mut (Vec<Vec<u8>>, Vec<Vec<u8>>)) {
+fn pass(
+    row: &mut IntermediaryChain,
+    at: usize,
+    asks: bool,
+    frame: Vec<u8>,
+    out: &mut (Vec<Vec<u8>>, Vec<Vec<u8>>),
+) {
     let place = if asks { Some(at) } else { at.checked_sub(1) };
     let Some((at, (middle, ends))) = place.and_then(|at| Some((at, row.get_mut(at)?))) else {
         return if asks { out.0.push(frame) } else { out.1.push(frame) };
@@ -268,20 +294,20 @@ fn is_error(message: &Rmsg<'_>) -> bool {
 }
 
 #[derive(Default)]
-struct PartialMakes {
+struct PartialWalkCreates {
     walks: HashMap<Tag, (Fid, Fid, Vec<Vec<u8>>)>,
     held: VecDeque<Vec<u8>>,
 }
 
-impl Middle for PartialMakes {
-    fn ask(&mut self, frame: Vec<u8>, way: &mut Ends) {
+impl FrameIntermediary for PartialWalkCreates {
+    fn ask(&mut self, frame: Vec<u8>, way: &mut IntermediaryOutput) {
         if let (tag, Tmsg::Walk { fid, newfid, names }) = asked(&frame, way.dialect) {
             self.walks.insert(tag, (fid, newfid, names.iter().map(<[u8]>::to_vec).collect()));
         }
         way.server.push(frame);
     }
 
-    fn answer(&mut self, frame: Vec<u8>, way: &mut Ends) {
+    fn answer(&mut self, frame: Vec<u8>, way: &mut IntermediaryOutput) {
         if let (tag, Rmsg::Walk { qids }) = answered(&frame, way.dialect)
             && let Some((fid, newfid, names)) = self.walks.get(&tag)
             && qids.len() < names.len()
@@ -294,18 +320,18 @@ impl Middle for PartialMakes {
         way.client.push(frame);
     }
 
-    fn own(&mut self, _: Vec<u8>, way: &mut Ends) {
+    fn own(&mut self, _: Vec<u8>, way: &mut IntermediaryOutput) {
         way.client.extend(self.held.pop_front());
     }
 }
 
 #[derive(Default)]
-struct TakesOver {
+struct NewfidTakenOver {
     fids: Vec<Fid>,
 }
 
-impl Middle for TakesOver {
-    fn ask(&mut self, frame: Vec<u8>, way: &mut Ends) {
+impl FrameIntermediary for NewfidTakenOver {
+    fn ask(&mut self, frame: Vec<u8>, way: &mut IntermediaryOutput) {
         if let (_, Tmsg::Walk { fid, newfid, names }) = asked(&frame, way.dialect)
             && fid != newfid
             && names.is_empty()
@@ -320,13 +346,13 @@ impl Middle for TakesOver {
 }
 
 #[derive(Default)]
-struct Overtakes {
+struct FlushOvertakes {
     writes: Vec<Tag>,
     answered: Vec<Tag>,
 }
 
-impl Middle for Overtakes {
-    fn ask(&mut self, frame: Vec<u8>, way: &mut Ends) {
+impl FrameIntermediary for FlushOvertakes {
+    fn ask(&mut self, frame: Vec<u8>, way: &mut IntermediaryOutput) {
         match asked(&frame, way.dialect) {
             (tag, Tmsg::Write { .. }) => self.writes.push(tag),
             (tag, Tmsg::Flush { oldtag }) if self.writes.contains(&oldtag) => {
@@ -339,7 +365,7 @@ impl Middle for Overtakes {
         way.server.push(frame);
     }
 
-    fn answer(&mut self, frame: Vec<u8>, way: &mut Ends) {
+    fn answer(&mut self, frame: Vec<u8>, way: &mut IntermediaryOutput) {
         let tag = frame::tag_of(&frame);
         self.writes.retain(|write| *write != tag);
         match self.answered.iter().position(|flush| *flush == tag) {
@@ -351,15 +377,15 @@ impl Middle for Overtakes {
 
 /// Keeps a second fid of a file to be removed.
 #[derive(Default)]
-struct Leaves {
+struct RemoveKeepsFid {
     removes: HashMap<Tag, Fid>,
     held: Option<Vec<u8>>,
 }
 
 const SPARE: Fid = Fid(0xeeee_0000);
 
-impl Middle for Leaves {
-    fn ask(&mut self, frame: Vec<u8>, way: &mut Ends) {
+impl FrameIntermediary for RemoveKeepsFid {
+    fn ask(&mut self, frame: Vec<u8>, way: &mut IntermediaryOutput) {
         if let (tag, Tmsg::Remove { fid }) = asked(&frame, way.dialect) {
             way.own(&Tmsg::Clunk { fid: SPARE });
             way.own(&Tmsg::Walk { fid, newfid: SPARE, names: Names::Slice(&[]) });
@@ -368,7 +394,7 @@ impl Middle for Leaves {
         way.server.push(frame);
     }
 
-    fn answer(&mut self, frame: Vec<u8>, way: &mut Ends) {
+    fn answer(&mut self, frame: Vec<u8>, way: &mut IntermediaryOutput) {
         let (tag, message) = answered(&frame, way.dialect);
         match self.removes.remove(&tag) {
             Some(newfid) if is_error(&message) => {
@@ -379,15 +405,15 @@ impl Middle for Leaves {
         }
     }
 
-    fn own(&mut self, _: Vec<u8>, way: &mut Ends) {
+    fn own(&mut self, _: Vec<u8>, way: &mut IntermediaryOutput) {
         way.client.extend(self.held.take());
     }
 }
 
-struct Rounds;
+struct ReadRoundedUp;
 
-impl Middle for Rounds {
-    fn ask(&mut self, frame: Vec<u8>, way: &mut Ends) {
+impl FrameIntermediary for ReadRoundedUp {
+    fn ask(&mut self, frame: Vec<u8>, way: &mut IntermediaryOutput) {
         let frame = match asked(&frame, way.dialect) {
             (tag, Tmsg::Read { fid, offset, count: 1..16 }) => {
                 way.encoded(tag, &Tmsg::Read { fid, offset, count: 16 })
@@ -398,10 +424,10 @@ impl Middle for Rounds {
     }
 }
 
-struct Touches;
+struct ModeTouchesTime;
 
-impl Middle for Touches {
-    fn ask(&mut self, frame: Vec<u8>, way: &mut Ends) {
+impl FrameIntermediary for ModeTouchesTime {
+    fn ask(&mut self, frame: Vec<u8>, way: &mut IntermediaryOutput) {
         let frame = match asked(&frame, way.dialect) {
             (tag, Tmsg::Wstat { fid, stat }) if stat.mode != u32::MAX && stat.mtime == u32::MAX => {
                 way.encoded(tag, &Tmsg::Wstat { fid, stat: Stat { mtime: 1, ..stat } })
@@ -418,15 +444,15 @@ impl Middle for Touches {
 }
 
 #[derive(Default)]
-struct ReadsOn {
+struct DirOffsetIgnored {
     reads: HashMap<Tag, (Fid, u64)>,
     /// The end of the last read of each fid.
     ends: HashMap<Fid, u64>,
     dirs: Vec<Fid>,
 }
 
-impl Middle for ReadsOn {
-    fn ask(&mut self, frame: Vec<u8>, way: &mut Ends) {
+impl FrameIntermediary for DirOffsetIgnored {
+    fn ask(&mut self, frame: Vec<u8>, way: &mut IntermediaryOutput) {
         let (tag, message) = asked(&frame, way.dialect);
         let end = |fid: &Fid| self.ends.get(fid).copied();
         let message = match message {
@@ -453,7 +479,7 @@ impl Middle for ReadsOn {
         way.server.push(frame);
     }
 
-    fn answer(&mut self, frame: Vec<u8>, way: &mut Ends) {
+    fn answer(&mut self, frame: Vec<u8>, way: &mut IntermediaryOutput) {
         let (tag, message) = answered(&frame, way.dialect);
         if let Some((fid, offset)) = self.reads.remove(&tag) {
             match message {
@@ -475,7 +501,7 @@ impl Middle for ReadsOn {
 }
 
 #[derive(Default)]
-struct NoReset {
+struct VersionIgnored {
     agreed: Option<Vec<u8>>,
     answer: Vec<u8>,
     opened: bool,
@@ -483,8 +509,8 @@ struct NoReset {
     held: bool,
 }
 
-impl Middle for NoReset {
-    fn ask(&mut self, frame: Vec<u8>, way: &mut Ends) {
+impl FrameIntermediary for VersionIgnored {
+    fn ask(&mut self, frame: Vec<u8>, way: &mut IntermediaryOutput) {
         match asked(&frame, way.dialect).1 {
             Tmsg::Version { .. } if self.agreed.as_ref() == Some(&frame) && !self.opened => {
                 match self.outstanding {
@@ -504,7 +530,7 @@ impl Middle for NoReset {
         way.server.push(frame);
     }
 
-    fn answer(&mut self, frame: Vec<u8>, way: &mut Ends) {
+    fn answer(&mut self, frame: Vec<u8>, way: &mut IntermediaryOutput) {
         if frame::type_of(&frame) == 101 {
             self.answer.clone_from(&frame);
         }
@@ -516,10 +542,10 @@ impl Middle for NoReset {
     }
 }
 
-struct Keeps;
+struct OrcloseIgnored;
 
-impl Middle for Keeps {
-    fn ask(&mut self, frame: Vec<u8>, way: &mut Ends) {
+impl FrameIntermediary for OrcloseIgnored {
+    fn ask(&mut self, frame: Vec<u8>, way: &mut IntermediaryOutput) {
         let frame = match asked(&frame, way.dialect) {
             (tag, Tmsg::Open { fid, mode }) => way.encoded(tag, &Tmsg::Open { fid, mode: mode & !0x40 }),
             _ => frame,
@@ -528,10 +554,10 @@ impl Middle for Keeps {
     }
 }
 
-struct NoTruncation;
+struct TruncIgnored;
 
-impl Middle for NoTruncation {
-    fn ask(&mut self, frame: Vec<u8>, way: &mut Ends) {
+impl FrameIntermediary for TruncIgnored {
+    fn ask(&mut self, frame: Vec<u8>, way: &mut IntermediaryOutput) {
         let frame = match asked(&frame, way.dialect) {
             // For a directory it must stay an error.
             (tag, Tmsg::Open { fid, mode }) if mode & 3 != 0 => {
@@ -548,12 +574,12 @@ impl Middle for NoTruncation {
 
 /// Announces a larger msize to the server than the client's.
 #[derive(Default)]
-struct TooLong {
+struct MsizeExceeded {
     msize: u32,
 }
 
-impl Middle for TooLong {
-    fn ask(&mut self, frame: Vec<u8>, way: &mut Ends) {
+impl FrameIntermediary for MsizeExceeded {
+    fn ask(&mut self, frame: Vec<u8>, way: &mut IntermediaryOutput) {
         let small = self.msize == LEAST;
         let most = LEAST - frame::IOHDRSZ;
         let frame = match asked(&frame, way.dialect) {
@@ -573,7 +599,7 @@ impl Middle for TooLong {
         way.server.push(frame);
     }
 
-    fn answer(&mut self, frame: Vec<u8>, way: &mut Ends) {
+    fn answer(&mut self, frame: Vec<u8>, way: &mut IntermediaryOutput) {
         let frame = match Rmsg::decode(&frame, way.dialect) {
             Ok((tag, Rmsg::Version { msize, version })) => {
                 way.answer(tag, &Rmsg::Version { msize: msize.min(self.msize), version })
@@ -586,10 +612,10 @@ impl Middle for TooLong {
 
 const LEAST: u32 = 4096;
 
-struct Unknown;
+struct UnknownVersionError;
 
-impl Middle for Unknown {
-    fn answer(&mut self, frame: Vec<u8>, way: &mut Ends) {
+impl FrameIntermediary for UnknownVersionError {
+    fn answer(&mut self, frame: Vec<u8>, way: &mut IntermediaryOutput) {
         let frame = match Rmsg::decode(&frame, way.dialect) {
             Ok((tag, Rmsg::Version { version: b"unknown", .. })) => {
                 way.answer(tag, &Rmsg::Error { ename: b"what?", errno: OnlyU(22) })
@@ -601,13 +627,13 @@ impl Middle for Unknown {
 }
 
 #[derive(Default)]
-struct Clunks {
+struct UnlinkatClunks {
     walks: HashMap<Vec<u8>, Fid>,
     unlinks: HashMap<Tag, Fid>,
 }
 
-impl Middle for Clunks {
-    fn ask(&mut self, frame: Vec<u8>, way: &mut Ends) {
+impl FrameIntermediary for UnlinkatClunks {
+    fn ask(&mut self, frame: Vec<u8>, way: &mut IntermediaryOutput) {
         match asked(&frame, way.dialect) {
             (_, Tmsg::Walk { newfid, names, .. }) if names.len() == 1 => {
                 self.walks.insert(names.iter().collect::<Vec<_>>().concat(), newfid);
@@ -622,7 +648,7 @@ impl Middle for Clunks {
         way.server.push(frame);
     }
 
-    fn answer(&mut self, frame: Vec<u8>, way: &mut Ends) {
+    fn answer(&mut self, frame: Vec<u8>, way: &mut IntermediaryOutput) {
         if let (tag, Rmsg::Unlinkat {}) = answered(&frame, way.dialect)
             && let Some(fid) = self.unlinks.remove(&tag)
         {
@@ -632,10 +658,10 @@ impl Middle for Clunks {
     }
 }
 
-struct Halves;
+struct WstatHalved;
 
-impl Middle for Halves {
-    fn ask(&mut self, frame: Vec<u8>, way: &mut Ends) {
+impl FrameIntermediary for WstatHalved {
+    fn ask(&mut self, frame: Vec<u8>, way: &mut IntermediaryOutput) {
         if let (_, Tmsg::Wstat { fid, stat }) = asked(&frame, way.dialect)
             && !stat.name.is_empty()
             && stat.mode != u32::MAX
@@ -646,10 +672,10 @@ impl Middle for Halves {
     }
 }
 
-struct OtherTag;
+struct TagChanged;
 
-impl Middle for OtherTag {
-    fn answer(&mut self, mut frame: Vec<u8>, way: &mut Ends) {
+impl FrameIntermediary for TagChanged {
+    fn answer(&mut self, mut frame: Vec<u8>, way: &mut IntermediaryOutput) {
         if frame::tag_of(&frame) == Tag(0x7fff) {
             frame[5..7].copy_from_slice(&0x7ffe_u16.to_le_bytes());
         }
@@ -658,19 +684,19 @@ impl Middle for OtherTag {
 }
 
 #[derive(Default)]
-struct Hides {
+struct PartialXattrHidden {
     clunks: Vec<Tag>,
 }
 
-impl Middle for Hides {
-    fn ask(&mut self, frame: Vec<u8>, way: &mut Ends) {
+impl FrameIntermediary for PartialXattrHidden {
+    fn ask(&mut self, frame: Vec<u8>, way: &mut IntermediaryOutput) {
         if let (tag, Tmsg::Clunk { .. }) = asked(&frame, way.dialect) {
             self.clunks.push(tag);
         }
         way.server.push(frame);
     }
 
-    fn answer(&mut self, frame: Vec<u8>, way: &mut Ends) {
+    fn answer(&mut self, frame: Vec<u8>, way: &mut IntermediaryOutput) {
         let frame = match Rmsg::decode(&frame, way.dialect) {
             Ok((tag, Rmsg::Lerror { ecode: 22 })) if self.clunks.contains(&tag) => {
                 way.answer(tag, &Rmsg::Clunk {})

@@ -55,8 +55,12 @@ fn diod_deviates_as_it_is_known_to() {
     let exported = dir.path().join("exported");
     std::fs::create_dir(&exported).unwrap();
     let run = rt::block_on(async |env| {
-        let diod =
-            Diod { env, exported: exported.clone(), socket: dir.path().join("s"), child: RefCell::default() };
+        let diod = DiodServer {
+            env,
+            exported: exported.clone(),
+            socket: dir.path().join("s"),
+            child: RefCell::default(),
+        };
         let options = Options {
             aname: exported.display().to_string(),
             only: std::env::var("ONLY").unwrap_or_default(),
@@ -73,14 +77,14 @@ fn diod_deviates_as_it_is_known_to() {
 }
 
 /// A diod that is restarted after it has died: some requests kill it, which is one of its deviations.
-struct Diod {
+struct DiodServer {
     env: rt::Real,
     exported: PathBuf,
     socket: PathBuf,
     child: RefCell<Option<Child>>,
 }
 
-impl Diod {
+impl DiodServer {
     fn start(&self) -> io::Result<()> {
         // It may not exist yet.
         let _ = std::fs::remove_file(&self.socket);
@@ -110,7 +114,7 @@ impl Diod {
     }
 }
 
-impl Dial for Diod {
+impl Dial for DiodServer {
     fn dial(&self) -> Dialling<'_> {
         Box::pin(async {
             if !self.answers() {
@@ -132,7 +136,7 @@ impl Dial for Diod {
     }
 }
 
-impl Drop for Diod {
+impl Drop for DiodServer {
     fn drop(&mut self) {
         self.stop();
     }
