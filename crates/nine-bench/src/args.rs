@@ -8,11 +8,11 @@ pub const USAGE: &str =
     "usage: nine-bench LIST | NAME [--quick] [--only PART] [--json FILE] [--plots DIR] [--any-profile]";
 
 #[derive(Debug, PartialEq)]
-pub enum Args {
+pub enum BenchArgs {
     List,
     Run {
         name: String,
-        pace: Pace,
+        pace: BenchPace,
         only: Option<String>,
         json: Option<PathBuf>,
         plots: Option<PathBuf>,
@@ -23,23 +23,23 @@ pub enum Args {
 
 /// The extent of the measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
+pub enum BenchPace {
     Full,
     Quick,
     /// For tests: everything runs, but no figure is meaningful.
     Tiny,
 }
 
-impl Args {
+impl BenchArgs {
     pub fn parse(words: &[OsString]) -> Result<Self, String> {
-        let (mut name, mut pace, mut only) = (None, Pace::Full, None);
+        let (mut name, mut pace, mut only) = (None, BenchPace::Full, None);
         let (mut json, mut plots, mut any_profile) = (None, None, false);
         let mut words = words.iter();
         while let Some(word) = words.next() {
             match word.to_str() {
-                Some("--quick") => pace = Pace::Quick,
+                Some("--quick") => pace = BenchPace::Quick,
                 Some("--any-profile") => any_profile = true,
-                Some("--tiny") => pace = Pace::Tiny,
+                Some("--tiny") => pace = BenchPace::Tiny,
                 Some("--only") => {
                     let part = words.next().and_then(|word| word.to_str());
                     only = Some(part.ok_or("--only wants the name of a part")?.to_string());
@@ -63,7 +63,7 @@ impl Args {
     }
 }
 
-impl Pace {
+impl BenchPace {
     /// Selects a value.
     pub fn of<T>(self, full: T, quick: T, tiny: T) -> T {
         match self {
@@ -97,21 +97,21 @@ impl Pace {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Args, String> {
-        Args::parse(&line.split_whitespace().map(OsString::from).collect::<Vec<_>>())
+    fn parse(line: &str) -> Result<BenchArgs, String> {
+        BenchArgs::parse(&line.split_whitespace().map(OsString::from).collect::<Vec<_>>())
     }
 
     #[test]
     fn a_name_and_its_flags_stand_in_any_order() {
         let run = |pace, json: Option<&str>| {
             let json = json.map(PathBuf::from);
-            Ok(Args::Run { name: "rpc".into(), pace, only: None, json, plots: None, any_profile: false })
+            Ok(BenchArgs::Run { name: "rpc".into(), pace, only: None, json, plots: None, any_profile: false })
         };
-        assert_eq!(parse("rpc"), run(Pace::Full, None));
-        assert_eq!(parse("--quick rpc"), run(Pace::Quick, None));
-        assert_eq!(parse("rpc --json out.json --quick"), run(Pace::Quick, Some("out.json")));
-        assert_eq!(parse("LIST"), Ok(Args::List));
-        assert_eq!(parse("list"), Ok(Args::List));
+        assert_eq!(parse("rpc"), run(BenchPace::Full, None));
+        assert_eq!(parse("--quick rpc"), run(BenchPace::Quick, None));
+        assert_eq!(parse("rpc --json out.json --quick"), run(BenchPace::Quick, Some("out.json")));
+        assert_eq!(parse("LIST"), Ok(BenchArgs::List));
+        assert_eq!(parse("list"), Ok(BenchArgs::List));
     }
 
     #[test]

@@ -23,9 +23,9 @@ pub const ROLE: &str = "__child";
 const TICK_MS: u64 = 10;
 
 /// A child process, killed on drop.
-pub struct Child(std::process::Child);
+pub struct ChildProcess(std::process::Child);
 
-impl Child {
+impl ChildProcess {
     /// Starts this program in a role. Returns when the role has called [`ready`].
     pub fn role(words: &[&OsStr]) -> io::Result<Self> {
         let mut child = Self(command(words)?.stdout(Stdio::piped()).spawn()?);
@@ -85,8 +85,8 @@ impl Child {
 }
 
 /// Waits until one of the children ends. Fails after `limit`.
-pub fn first_end(children: &[Child], limit: Duration) -> io::Result<()> {
-    let open = |child: &Child| pidfd_open(child.pid(), PidfdFlags::empty());
+pub fn first_end(children: &[ChildProcess], limit: Duration) -> io::Result<()> {
+    let open = |child: &ChildProcess| pidfd_open(child.pid(), PidfdFlags::empty());
     let fds = children.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let mut polled: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
     let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
@@ -96,7 +96,7 @@ pub fn first_end(children: &[Child], limit: Duration) -> io::Result<()> {
     }
 }
 
-impl Drop for Child {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         // This fails if the child has ended; then there is nothing to do.
         let _ = self.0.kill();

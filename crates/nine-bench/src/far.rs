@@ -14,17 +14,17 @@ use std::time::{Duration, Instant};
 
 use nine_sim::delay::{DelayBox, Relay, Shape, Side};
 
-use crate::child::Child;
+use crate::child::ChildProcess;
 use crate::server::SILENCE;
 use crate::stats::median;
 
 /// Both sides and the link between them.
-pub struct Far {
-    link: Link,
+pub struct RemoteLink {
+    link: LinkKind,
     shape: Mutex<Shape>,
 }
 
-enum Link {
+enum LinkKind {
     Box(DelayBox),
     /// Relays, each created when a client first asks for its server.
     Relays(Mutex<Vec<Relay>>),
@@ -38,23 +38,23 @@ const PINGS: usize = 9;
 
 /// The measured properties of a link.
 #[derive(Clone, Copy, Debug)]
-pub struct Measured {
+pub struct MeasuredLink {
     pub rtt: Duration,
     /// Rate of a plain TCP connection, bytes per second.
     pub payload: f64,
 }
 
-impl Far {
+impl RemoteLink {
     /// Creates a link without delay and limit.
     pub fn new() -> io::Result<Self> {
         let shape = Shape::default();
         let link = match DelayBox::new(shape) {
-            Ok(made) => Link::Box(made),
+            Ok(made) => LinkKind::Box(made),
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported) =>
             {
                 eprintln!("  {error}");
-                Link::Relays(Mutex::default())
+                LinkKind::Relays(Mutex::default())
             }
             Err(error) => return Err(error),
         };
@@ -64,8 +64,8 @@ impl Far {
     /// Describes the link for a report.
     pub fn note(&self) -> &'static str {
         match self.link {
-            Link::Box(_) => "link: a delay box of network name spaces and TUN devices",
-            Link::Relays(_) => {
+            LinkKind::Box(_) => "link: a delay box of network name spaces and TUN devices",
+            LinkKind::Relays(_) => {
                 "link: NO DELAY BOX HERE: plain TCP relays delay and limit, but connections open without delay"
             }
         }
@@ -80,21 +80,21 @@ impl Far {
     pub fn shape(&self, shape: Shape) {
         *locked(&self.shape) = shape;
         match &self.link {
-            Link::Box(link) => link.set(shape),
-            Link::Relays(relays) => locked(relays).iter().for_each(|relay| relay.set(shape)),
+            LinkKind::Box(link) => link.set(shape),
+            LinkKind::Relays(relays) => locked(relays).iter().for_each(|relay| relay.set(shape)),
         }
     }
 
     /// Returns whether there is a box, which carries any IP packets.
     pub fn is_box(&self) -> bool {
-        matches!(self.link, Link::Box(_))
+        matches!(self.link, LinkKind::Box(_))
     }
 
     /// Returns the address of a side, as the other side sees it.
     pub fn address(&self, side: Side) -> Ipv4Addr {
         match &self.link {
-            Link::Box(link) => link.address(side),
-            Link::Relays(_) => LOCAL,
+            LinkKind::Box(link) => link.address(side),
+            LinkKind::Relays(_) => LOCAL,
         }
     }
 
@@ -106,7 +106,7 @@ impl Far {
     /// Returns the address where servers of a side listen. Servers on the near side are for clients on that side.
     fn listen(&self, side: Side) -> Ipv4Addr {
         match (&self.link, side) {
-            (Link::Box(link), Side::There) => link.address(Side::There),
+            (LinkKind::Box(link), Side::There) => link.address(Side::There),
             _ => LOCAL,
         }
     }
@@ -120,7 +120,7 @@ impl Far {
     /// Returns the address by which clients reach, over the link, the server at a port.
     pub fn reach(&self, port: u16) -> io::Result<SocketAddr> {
         let server = SocketAddr::from((self.server(), port));
-        let Link::Relays(relays) = &self.link else { return Ok(server) };
+        let LinkKind::Relays(relays) = &self.link else { return Ok(server) };
         let at = SocketAddr::from((RELAYS, port));
         let mut relays = locked(relays);
         if !relays.iter().any(|relay| relay.address() == at) {
@@ -130,29 +130,29 @@ impl Far {
     }
 
     /// Starts a program on a side, with its output in a file.
-    pub fn start(&self, side: Side, words: &[OsString], log: &Path) -> io::Result<Child> {
+    pub fn start(&self, side: Side, words: &[OsString], log: &Path) -> io::Result<ChildProcess> {
         self.role(side, &[&["exec".into()], words].concat(), log)
     }
 
-    /// Like [`Far::start`], with a role of this program.
-    pub fn role(&self, side: Side, words: &[OsString], log: &Path) -> io::Result<Child> {
+    /// Like [`RemoteLink::start`], with a role of this program.
+    pub fn role(&self, side: Side, words: &[OsString], log: &Path) -> io::Result<ChildProcess> {
         let words: Vec<&OsStr> = words.iter().map(OsString::as_os_str).collect();
-        Child::placed(&words, log, |command| match &self.link {
-            Link::Box(link) => link.command(side, command),
-            Link::Relays(_) => Ok(()),
+        ChildProcess::placed(&words, log, |command| match &self.link {
+            LinkKind::Box(link) => link.command(side, command),
+            LinkKind::Relays(_) => Ok(()),
         })
     }
 
     /// Runs `f` on a side, and waits for it.
     pub fn run<T: Send>(&self, side: Side, f: impl FnOnce() -> T + Send) -> io::Result<T> {
         match &self.link {
-            Link::Box(link) => link.run(side, f),
-            Link::Relays(_) => Ok(f()),
+            LinkKind::Box(link) => link.run(side, f),
+            LinkKind::Relays(_) => Ok(f()),
         }
     }
 
     /// Waits until a started server accepts connections.
-    pub fn wait_for(&self, child: &mut Child, side: Side, port: u16, log: &Path) -> io::Result<()> {
+    pub fn wait_for(&self, child: &mut ChildProcess, side: Side, port: u16, log: &Path) -> io::Result<()> {
         let (begun, at) = (Instant::now(), (self.listen(side), port));
         while self.run(side, || TcpStream::connect(at))?.is_err() {
             if child.has_ended()? || begun.elapsed() > SILENCE {
@@ -171,14 +171,14 @@ impl Far {
     /// Returns the packets dropped at the link's full queue; 0 without a box.
     pub fn dropped(&self) -> u64 {
         match &self.link {
-            Link::Box(link) => [Side::Here, Side::There].map(|side| link.counts(side).full).iter().sum(),
-            Link::Relays(_) => 0,
+            LinkKind::Box(link) => [Side::Here, Side::There].map(|side| link.counts(side).full).iter().sum(),
+            LinkKind::Relays(_) => 0,
         }
     }
 
     /// Measures the link: round trips when it is idle, and the transfer of `size` bytes from the far side over one
     /// connection.
-    pub fn measure(&self, size: usize) -> io::Result<Measured> {
+    pub fn measure(&self, size: usize) -> io::Result<MeasuredLink> {
         let listener = self.run(Side::There, || TcpListener::bind((self.server(), 0)))??;
         let to = self.reach(listener.local_addr()?.port())?;
         let rtt = self.round_trip(&listener, to)?;
@@ -198,12 +198,12 @@ impl Far {
         if came != size as u64 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(Measured { rtt, payload: size as f64 / took.as_secs_f64() })
+        Ok(MeasuredLink { rtt, payload: size as f64 / took.as_secs_f64() })
     }
 
     /// Returns the median of several round trips of one byte.
     fn round_trip(&self, listener: &TcpListener, to: SocketAddr) -> io::Result<Duration> {
-        let Link::Box(link) = &self.link else {
+        let LinkKind::Box(link) = &self.link else {
             let mut near = TcpStream::connect(to)?;
             let mut far = listener.accept()?.0;
             return middle(|| {
@@ -243,7 +243,7 @@ fn middle(mut once: impl FnMut() -> io::Result<()>) -> io::Result<Duration> {
     Ok(Duration::from_secs_f64(median(&took).unwrap_or_default()))
 }
 
-impl fmt::Display for Measured {
+impl fmt::Display for MeasuredLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let megabits = self.payload * 8.0 / 1e6;
         write!(f, "{:.2} ms, {megabits:.1} Mbit/s of payload", self.rtt.as_secs_f64() * 1e3)

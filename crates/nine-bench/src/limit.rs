@@ -9,25 +9,25 @@ use std::path::{Path, PathBuf};
 use nine_proto::frame::{Split, split};
 use rustix::event::epoll;
 
-use crate::child::{self, Child};
+use crate::child::{self, ChildProcess};
 
 /// A limit, in a process of its own.
-pub struct Limit {
-    pub child: Child,
+pub struct LimitServer {
+    pub child: ChildProcess,
     pub socket: PathBuf,
 }
 
-impl Limit {
+impl LimitServer {
     /// Starts a role; its socket is its first word.
     pub fn start(role: &str, sockets: &Path, words: &[&OsStr]) -> io::Result<Self> {
         let socket = sockets.join(role);
-        let child = Child::role(&[&[OsStr::new(role), socket.as_os_str()], words].concat())?;
+        let child = ChildProcess::role(&[&[OsStr::new(role), socket.as_os_str()], words].concat())?;
         Ok(Self { child, socket })
     }
 }
 
 /// Size of one read or write, bytes.
-const CHUNK: usize = 256 * 1024;
+const CHUNK_LEN: usize = 256 * 1024;
 
 /// Sizes of the answers with a fixed size, by request type, bytes: Rgetattr, Rversion, Rattach, Ropen, Rcreate, Rwrite,
 /// Rclunk, Rremove, Rstat of a short name, Rwstat.
@@ -46,7 +46,7 @@ const ANSWERS: &[(u8, usize)] = &[
 
 /// Answers frames with as many bytes as 9P would, by epoll(7): one read and one write for each wake-up.
 pub fn echo(socket: &Path) -> io::Result<()> {
-    let (mut came, mut out) = (vec![0; CHUNK], Vec::new());
+    let (mut came, mut out) = (vec![0; CHUNK_LEN], Vec::new());
     let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
     readable(
         socket,
@@ -125,7 +125,7 @@ fn weight(request: &[u8]) -> Option<usize> {
 
 /// Relays bytes between each client and a connection of its own to `to`: one read and one write for each wake-up.
 pub fn relay(socket: &Path, to: &Path) -> io::Result<()> {
-    let mut came = vec![0; CHUNK];
+    let mut came = vec![0; CHUNK_LEN];
     // Streams are numbered in pairs: data from one goes to the other.
     readable(
         socket,
@@ -151,7 +151,7 @@ pub fn relay(socket: &Path, to: &Path) -> io::Result<()> {
 /// bytes, little-endian).
 pub fn gate(socket: &Path) -> io::Result<()> {
     let listener = UnixListener::bind(socket)?;
-    let mut came = vec![0; CHUNK];
+    let mut came = vec![0; CHUNK_LEN];
     child::ready();
     loop {
         let (mut client, _) = listener.accept()?;
@@ -169,7 +169,7 @@ pub fn gate(socket: &Path) -> io::Result<()> {
 
 /// A request to [`bulk`] for a number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bulk {
+pub enum BulkRequest {
     /// Send them from memory, by write(2).
     Write,
     /// Send them from the file, by sendfile(2).
@@ -182,7 +182,7 @@ pub enum Bulk {
 pub fn bulk(socket: &Path, file: &Path) -> io::Result<()> {
     let listener = UnixListener::bind(socket)?;
     let file = std::fs::File::open(file)?;
-    let (mut memory, mut content) = (vec![0; CHUNK], Vec::new());
+    let (mut memory, mut content) = (vec![0; CHUNK_LEN], Vec::new());
     child::ready();
     loop {
         let (mut stream, _) = listener.accept()?;
@@ -192,11 +192,11 @@ pub fn bulk(socket: &Path, file: &Path) -> io::Result<()> {
             let [how, count @ ..] = order;
             let mut left = u64::from_le_bytes(count);
             let (mut at, total) = (0, left);
-            if how == Bulk::Write as u8 && content.is_empty() {
+            if how == BulkRequest::Write as u8 && content.is_empty() {
                 (&file).read_to_end(&mut content)?;
             }
             while left > 0 {
-                let piece = left.min(CHUNK as u64) as usize;
+                let piece = left.min(CHUNK_LEN as u64) as usize;
                 let sent = (total - left) as usize;
                 left -= match how {
                     // Send from a copy of the whole file: it takes as much memory as the page cache does for sendfile.
@@ -207,14 +207,14 @@ pub fn bulk(socket: &Path, file: &Path) -> io::Result<()> {
                     _ => stream.read(&mut memory[..piece])?,
                 } as u64;
             }
-            if how == Bulk::Receive as u8 && total > 0 {
+            if how == BulkRequest::Receive as u8 && total > 0 {
                 stream.write_all(&[1])?;
             }
         }
     }
 }
 
-impl Bulk {
+impl BulkRequest {
     /// Requests `count` bytes and waits until they are moved.
     pub fn move_bytes(self, stream: &mut UnixStream, count: u64, buf: &mut [u8]) -> io::Result<()> {
         let mut order = [self as u8; 9];

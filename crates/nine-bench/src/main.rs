@@ -43,19 +43,19 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use args::{Args, Pace};
-use report::Report;
+use args::{BenchArgs, BenchPace};
+use report::BenchReport;
 
 /// One experiment: a file or a directory of its own.
-struct Experiment {
+struct BenchExperiment {
     name: &'static str,
     /// Description for LIST, one line.
     what: &'static str,
     /// Runs all parts, or the named one.
-    run: fn(Pace, Option<&str>) -> io::Result<Report>,
+    run: fn(BenchPace, Option<&str>) -> io::Result<BenchReport>,
 }
 
-const EXPERIMENTS: &[Experiment] = &[
+const EXPERIMENTS: &[BenchExperiment] = &[
     rpc::EXPERIMENT,
     mux::EXPERIMENT,
     streaming::EXPERIMENT,
@@ -72,14 +72,14 @@ fn main() -> ExitCode {
     if words.first().is_some_and(|word| word == child::ROLE) {
         return ended(child::main(&words[1..]));
     }
-    match Args::parse(&words) {
-        Ok(Args::List) => {
-            for Experiment { name, what, .. } in EXPERIMENTS {
+    match BenchArgs::parse(&words) {
+        Ok(BenchArgs::List) => {
+            for BenchExperiment { name, what, .. } in EXPERIMENTS {
                 println!("{name:12} {what}");
             }
             ExitCode::SUCCESS
         }
-        Ok(Args::Run { name, pace, only, json, plots, any_profile }) => {
+        Ok(BenchArgs::Run { name, pace, only, json, plots, any_profile }) => {
             match EXPERIMENTS.iter().find(|one| name == one.name) {
                 Some(experiment) => {
                     let report = measure(experiment, pace, only.as_deref());
@@ -96,21 +96,21 @@ fn main() -> ExitCode {
     }
 }
 
-fn measure(experiment: &Experiment, pace: Pace, only: Option<&str>) -> io::Result<Report> {
+fn measure(experiment: &BenchExperiment, pace: BenchPace, only: Option<&str>) -> io::Result<BenchReport> {
     scratch::sweep_on_signals()?;
     nine_net::rt::raise_nofile()?;
     place::remember();
-    let Experiment { name, what, .. } = experiment;
+    let BenchExperiment { name, what, .. } = experiment;
     eprintln!("{name}: {what}; profile {PROFILE}; {}", pace.promise());
-    if PROFILE != PUBLISHED && pace != Pace::Tiny {
+    if PROFILE != PUBLISHED && pace != BenchPace::Tiny {
         eprintln!("{name}: figures of profile `{PROFILE}` are not those of the published program: {DIST}");
     }
     (experiment.run)(pace, only)
 }
 
 fn written(
-    of: &Experiment,
-    report: &Report,
+    of: &BenchExperiment,
+    report: &BenchReport,
     json: Option<&Path>,
     plots: Option<&Path>,
     has_result: bool,

@@ -53,7 +53,7 @@ pub fn ram(sockets: &[&OsStr]) -> io::Result<()> {
 
 /// Like [`ram`], but reads of files are never answered.
 pub fn mute(sockets: &[&OsStr]) -> io::Result<()> {
-    trees(sockets, || Arc::new(Mute { ram: Ram::new(RAM), waiting: Mutex::default() }))
+    trees(sockets, || Arc::new(SilentTree { ram: Ram::new(RAM), waiting: Mutex::default() }))
 }
 
 fn trees(sockets: &[&OsStr], tree: impl Fn() -> Arc<dyn FileServer> + Sync) -> io::Result<()> {
@@ -131,7 +131,7 @@ fn mounted(
     }
     on_cores(async |env, seats| {
         let clients = Core::default();
-        let servers = Servers { env, pushed: converses.then(|| pushed(env)) };
+        let servers = ServerFactory { env, pushed: converses.then(|| pushed(env)) };
         let mux = Mux::new(servers.backbone(MAIN), Arc::new(Numeric));
         env.spawn(Box::pin(mux.run(env, seats)));
         let owner = Owner { name: Box::default(), uid: Some(geteuid().as_raw()) };
@@ -188,12 +188,12 @@ fn pushed(env: rt::Real) -> Pushed {
 }
 
 /// Creates the servers that words of our name spaces stand for, with the modules for connections.
-struct Servers {
+struct ServerFactory {
     env: rt::Real,
     pushed: Option<Pushed>,
 }
 
-impl Kinds for Servers {
+impl Kinds for ServerFactory {
     fn server(&self, word: &str) -> Result<(Server, String), String> {
         let server = match word {
             "ram:" => self.backbone(word),
@@ -216,7 +216,7 @@ impl Kinds for Servers {
     }
 }
 
-impl Servers {
+impl ServerFactory {
     fn net(&self, word: &str) -> Result<Server, String> {
         let policy = "allow any *!*!*".parse()?;
         let clock = self.env.clock();
@@ -250,15 +250,15 @@ impl Servers {
 
     fn reach(&self, address: &str) -> Result<Server, String> {
         let addr = address.parse().map_err(|error: nine_net::DialError| error.to_string())?;
-        let mut server = Server::new(address, Arc::new(Reach(addr)));
+        let mut server = Server::new(address, Arc::new(AddrDialler(addr)));
         server.options.pushed = self.pushed.clone();
         Ok(server)
     }
 }
 
-struct Reach(Addr);
+struct AddrDialler(Addr);
 
-impl Dial for Reach {
+impl Dial for AddrDialler {
     fn dial(&self, _: &dyn Spawn) -> Boxed<io::Result<Box<dyn Transport>>> {
         let addr = self.0.clone();
         Box::pin(async move { Ok(Box::new(Socket::connect(&addr, CONNECT).await?) as Box<dyn Transport>) })
@@ -266,13 +266,13 @@ impl Dial for Reach {
 }
 
 /// An in-memory tree that answers no reads.
-struct Mute {
+struct SilentTree {
     ram: Ram,
     /// Unanswered reads, limited by the clients' own limits.
     waiting: Mutex<Vec<Later>>,
 }
 
-impl FileServer for Mute {
+impl FileServer for SilentTree {
     fn serve(&self, req: Req) -> Answer {
         let Op::Read { .. } = req.op() else { return self.ram.serve(req) };
         let (answer, later) = req.later();

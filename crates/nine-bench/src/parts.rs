@@ -2,13 +2,13 @@
 
 use std::io;
 
-use crate::report::Report;
+use crate::report::BenchReport;
 
 /// The name of a part, and the function that measures it.
-pub type Part<C> = (&'static str, fn(&C, &mut Report) -> io::Result<()>);
+pub type ExperimentPart<C> = (&'static str, fn(&C, &mut BenchReport) -> io::Result<()>);
 
 /// Returns the selected parts.
-pub fn chosen<C>(all: &[Part<C>], only: Option<&str>) -> io::Result<Vec<Part<C>>> {
+pub fn chosen<C>(all: &[ExperimentPart<C>], only: Option<&str>) -> io::Result<Vec<ExperimentPart<C>>> {
     let chosen: Vec<_> =
         all.iter().filter(|(name, _)| only.is_none_or(|only| only == *name)).copied().collect();
     if chosen.is_empty() {
@@ -24,8 +24,8 @@ mod tests {
 
     #[test]
     fn one_part_all_parts_or_their_names() {
-        let nothing = |_: &(), _: &mut Report| Ok(());
-        let all: [Part<()>; 2] = [("a", nothing), ("b", nothing)];
+        let nothing = |_: &(), _: &mut BenchReport| Ok(());
+        let all: [ExperimentPart<()>; 2] = [("a", nothing), ("b", nothing)];
         let names =
             |only| chosen(&all, only).map(|parts| parts.iter().map(|part| part.0).collect::<Vec<_>>());
         assert_eq!(names(None).unwrap(), ["a", "b"]);

@@ -8,7 +8,7 @@ use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum CpuPlacement {
     /// Client and server share a processor: shows the cost of the software alone.
     Same,
     /// Client and server have a processor each.
@@ -17,7 +17,7 @@ pub enum Place {
     Free,
 }
 
-impl Place {
+impl CpuPlacement {
     pub fn label(self) -> &'static str {
         match self {
             Self::Same => "same core",
@@ -40,7 +40,7 @@ impl Place {
     }
 }
 
-impl Place {
+impl CpuPlacement {
     /// Moves this thread to the client's processor.
     pub fn stand_near(self) -> io::Result<()> {
         self.arrange(&[])

@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// The labels of a figure.
 #[derive(Clone, Copy, Debug)]
-pub struct Plot {
+pub struct PlotLabels {
     /// File name without `.svg`.
     pub file: &'static str,
     pub title: &'static str,
@@ -19,8 +19,8 @@ pub struct Plot {
 
 /// A figure.
 #[derive(Clone, Debug)]
-pub struct Figure {
-    pub plot: Plot,
+pub struct PlotFigure {
+    pub plot: PlotLabels,
     /// Curves with their names.
     pub curves: Vec<(&'static str, Vec<(f64, f64)>)>,
 }
@@ -28,14 +28,14 @@ pub struct Figure {
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 400.0;
 /// Margins for labels: left, right, top, bottom.
-const ROOM: [f64; 4] = [72.0, 16.0, 34.0, 48.0];
+const MARGINS: [f64; 4] = [72.0, 16.0, 34.0, 48.0];
 const COLOURS: [&str; 7] = ["#1f77b4", "#d9730d", "#7f7f7f", "#2ca02c", "#9467bd", "#8c564b", "#b8a000"];
 /// The x axis is logarithmic if its largest value is at least `WIDE` times its smallest.
 /// The y axis is only logarithmic if the x axis is, and if its own ratio is at least `HIGH`.
 const WIDE: f64 = 32.0;
 const HIGH: f64 = 3.0;
 
-impl Figure {
+impl PlotFigure {
     /// Writes the figure into a directory, which is created if necessary.
     pub fn write(&self, dir: &Path) -> io::Result<()> {
         std::fs::create_dir_all(dir)?;
@@ -44,12 +44,13 @@ impl Figure {
 
     fn svg(&self) -> String {
         let points = || self.curves.iter().flat_map(|(_, points)| points);
-        let (x, y) = (Axis::of(points().map(|point| point.0)), Axis::of(points().map(|point| point.1)));
+        let (x, y) =
+            (PlotAxis::of(points().map(|point| point.0)), PlotAxis::of(points().map(|point| point.1)));
         let is_wide = x.most / x.least >= WIDE;
         let is_high = is_wide && y.most / y.least >= HIGH;
         let x = if is_wide { x.in_decades() } else { x.above_zero() };
         let y = if is_high { y.in_decades() } else { y.above_zero() };
-        let [left, right, top, bottom] = ROOM;
+        let [left, right, top, bottom] = MARGINS;
         let across = |value| left + x.share(value) * (WIDTH - left - right);
         let up = |value| HEIGHT - bottom - y.share(value) * (HEIGHT - top - bottom);
         let mut svg = format!(
@@ -116,13 +117,13 @@ impl Figure {
 }
 
 /// The range of an axis.
-struct Axis {
+struct PlotAxis {
     least: f64,
     most: f64,
     is_log: bool,
 }
 
-impl Axis {
+impl PlotAxis {
     /// Returns the range of the values; without values, one decade.
     fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
         let values = values.filter(|value| value.is_finite() && *value > 0.0);
@@ -176,8 +177,8 @@ mod tests {
     use super::*;
 
     fn figure(points: &[(f64, f64)]) -> String {
-        let plot = Plot { file: "f", title: "T", x: "clients", y: "us" };
-        Figure { plot, curves: vec![("ours", points.to_vec())] }.svg()
+        let plot = PlotLabels { file: "f", title: "T", x: "clients", y: "us" };
+        PlotFigure { plot, curves: vec![("ours", points.to_vec())] }.svg()
     }
 
     #[test]
@@ -212,7 +213,7 @@ mod tests {
             svg.contains(">0</text>") && svg.contains(">clients</text>") && svg.contains(">us</text>"),
             "{svg}"
         );
-        let ticks = Axis::of([1.0, 16.0].into_iter()).above_zero().ticks();
+        let ticks = PlotAxis::of([1.0, 16.0].into_iter()).above_zero().ticks();
         assert_eq!(ticks, [0.0, 5.0, 10.0, 15.0]);
     }
 }

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::plot::Figure;
+use crate::plot::PlotFigure;
 use crate::stats::{median, spread, varied};
 
 /// The figures of one row, in the order of the rounds. A missing contestant has none.
 #[derive(Clone, Debug, Default)]
-pub struct Row {
+pub struct ReportRow {
     pub what: String,
     pub unit: &'static str,
     pub ours: Vec<f64>,
@@ -20,24 +20,24 @@ pub struct Row {
 }
 
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct BenchReport {
     /// Conditions of the measurements: peers, placements, sizes.
     pub notes: Vec<String>,
-    pub rows: Vec<Row>,
+    pub rows: Vec<ReportRow>,
     /// Keys of the result line, in order.
     pub keys: Vec<(&'static str, String)>,
     pub noisy: bool,
-    pub figures: Vec<Figure>,
+    pub figures: Vec<PlotFigure>,
 }
 
 /// A turn of a contestant, which returns one figure.
-pub type Turn<'a> = Box<dyn FnMut() -> io::Result<f64> + 'a>;
+pub type BenchTurn<'a> = Box<dyn FnMut() -> io::Result<f64> + 'a>;
 
 /// A future row: its contestants are ours, the peer and the limit.
-pub struct Race<'a> {
+pub struct BenchRace<'a> {
     pub what: String,
     pub unit: &'static str,
-    pub turns: [Option<Turn<'a>>; 3],
+    pub turns: [Option<BenchTurn<'a>>; 3],
 }
 
 /// Runs the contestants of one race in turns, for all rounds. The first turn of each is a warm-up.
@@ -45,18 +45,23 @@ pub fn alternate(
     what: impl Into<String>,
     unit: &'static str,
     rounds: usize,
-    turns: [Option<Turn<'_>>; 3],
-) -> io::Result<Row> {
-    let race = Race { what: what.into(), unit, turns };
+    turns: [Option<BenchTurn<'_>>; 3],
+) -> io::Result<ReportRow> {
+    let race = BenchRace { what: what.into(), unit, turns };
     Ok(interleave(rounds, Duration::MAX, vec![race])?.remove(0))
 }
 
 /// Like [`alternate`], with the turns of all races in every round. So a temporary slowdown of the machine affects all
 /// races alike. After `patience` no new round begins, but at least one counts.
-pub fn interleave(rounds: usize, patience: Duration, mut races: Vec<Race<'_>>) -> io::Result<Vec<Row>> {
+pub fn interleave(
+    rounds: usize,
+    patience: Duration,
+    mut races: Vec<BenchRace<'_>>,
+) -> io::Result<Vec<ReportRow>> {
     let begun = Instant::now();
-    let row = |race: &Race<'_>| Row { what: race.what.clone(), unit: race.unit, ..Row::default() };
-    let mut rows: Vec<Row> = races.iter().map(row).collect();
+    let row =
+        |race: &BenchRace<'_>| ReportRow { what: race.what.clone(), unit: race.unit, ..ReportRow::default() };
+    let mut rows: Vec<ReportRow> = races.iter().map(row).collect();
     for round in 0..=rounds {
         if round > 1 && begun.elapsed() > patience {
             eprintln!("  {} rounds of {rounds}: more take too long", round - 1);
@@ -77,7 +82,7 @@ pub fn interleave(rounds: usize, patience: Duration, mut races: Vec<Race<'_>>) -
     Ok(rows)
 }
 
-impl Row {
+impl ReportRow {
     /// Creates a row with one counted figure.
     pub fn counted(what: impl Into<String>, unit: &'static str, ours: f64, peer: Option<f64>) -> Self {
         let peer = peer.into_iter().collect();
@@ -114,14 +119,14 @@ impl Row {
     }
 }
 
-impl Report {
-    pub fn push(&mut self, row: Row) -> &Row {
+impl BenchReport {
+    pub fn push(&mut self, row: ReportRow) -> &ReportRow {
         self.noisy |= row.noisy();
         self.rows.push(row);
         &self.rows[self.rows.len() - 1]
     }
 
-    pub fn extend(&mut self, rows: Vec<Row>) {
+    pub fn extend(&mut self, rows: Vec<ReportRow>) {
         for row in rows {
             self.push(row);
         }
@@ -167,7 +172,7 @@ impl Report {
 
     /// Formats everything as JSON, with the figures of all rounds.
     pub fn json(&self, name: &str) -> String {
-        let row = |row: &Row| {
+        let row = |row: &ReportRow| {
             json!({
                 "what": row.what, "unit": row.unit, "ours": row.ours, "peer": row.peer, "limit": row.limit,
                 "vs_peer": row.vs_peer(), "vs_limit": row.vs_limit(),
@@ -199,13 +204,13 @@ fn figure(value: f64) -> String {
 mod tests {
     use super::*;
 
-    fn row(ours: &[f64], peer: &[f64], limit: &[f64]) -> Row {
-        Row { what: "x".into(), unit: "us", ours: ours.into(), peer: peer.into(), limit: limit.into() }
+    fn row(ours: &[f64], peer: &[f64], limit: &[f64]) -> ReportRow {
+        ReportRow { what: "x".into(), unit: "us", ours: ours.into(), peer: peer.into(), limit: limit.into() }
     }
 
     #[test]
     fn the_result_line_holds_every_key_and_na_for_what_is_missing() {
-        let mut report = Report::default();
+        let mut report = BenchReport::default();
         let (with, without) = (row(&[6.0], &[2.0], &[]), row(&[6.0], &[], &[4.0]));
         report.key("a_vs_peer", with.vs_peer());
         report.key("b_vs_peer", without.vs_peer());
@@ -219,7 +224,7 @@ mod tests {
 
     #[test]
     fn noise_of_ours_is_ours_and_noise_of_the_others_is_the_machines() {
-        let mut report = Report::default();
+        let mut report = BenchReport::default();
         report.push(row(&[1.0, 9.0], &[2.0, 2.0], &[3.0, 3.0]));
         assert!(report.result("x").ends_with("noisy=0"));
         report.push(row(&[1.0, 1.0], &[2.0, 2.0], &[3.0, 9.0]));
@@ -229,7 +234,7 @@ mod tests {
     #[test]
     fn contestants_take_turns_and_the_first_round_does_not_count() {
         let log = std::cell::RefCell::new(Vec::new());
-        let turn = |who: f64| -> Option<Turn<'_>> {
+        let turn = |who: f64| -> Option<BenchTurn<'_>> {
             let log = &log;
             Some(Box::new(move || {
                 log.borrow_mut().push(who);
@@ -256,7 +261,7 @@ mod tests {
 
     #[test]
     fn the_json_says_every_round() {
-        let mut report = Report::default();
+        let mut report = BenchReport::default();
         report.push(row(&[1.0, 2.0], &[], &[]));
         let value: Value = serde_json::from_str(&report.json("rpc")).unwrap();
         assert_eq!(value["rows"][0]["ours"], json!([1.0, 2.0]));

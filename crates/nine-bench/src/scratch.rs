@@ -8,11 +8,11 @@ use nine_net::rt;
 use tempfile::{Builder, TempDir};
 
 /// A scratch directory, removed on drop.
-pub struct Scratch(TempDir);
+pub struct ScratchDir(TempDir);
 
 static ALL: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-impl Scratch {
+impl ScratchDir {
     /// Creates a directory beside the program, on the disk of the build.
     pub fn new() -> io::Result<Self> {
         let program = std::env::current_exe()?;
@@ -38,7 +38,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchDir {
     /// Blocks while a signal ends the program, so that errors from removed files are not reported.
     fn drop(&mut self) {
         ALL.lock().unwrap_or_else(PoisonError::into_inner).retain(|dir| dir != self.0.path());

@@ -12,21 +12,21 @@ use nine_net::Addr;
 use nine_proto::Dialect;
 use rustix::process::{Pid, geteuid};
 
-use crate::child::Child;
-use crate::wire::Conn;
+use crate::child::ChildProcess;
+use crate::wire::LeanConnection;
 
 /// A peer that is silent for this long has failed.
 pub const SILENCE: Duration = Duration::from_secs(30);
 
-pub struct Server {
-    pub child: Child,
+pub struct MeasuredServer {
+    pub child: ChildProcess,
     socket: PathBuf,
     aname: String,
     /// The largest message size it agrees to.
     msize: u32,
 }
 
-impl Server {
+impl MeasuredServer {
     /// Starts our server on `dir`.
     pub fn ours(dir: &Path, sockets: &Path) -> io::Result<Self> {
         Self::role("serve", &[dir.as_os_str()], sockets.join("ours"))
@@ -34,12 +34,12 @@ impl Server {
 
     /// Starts our server in a role; its socket is its last word.
     pub fn role(role: &str, words: &[&OsStr], socket: PathBuf) -> io::Result<Self> {
-        let child = Child::role(&[&[OsStr::new(role)], words, &[socket.as_os_str()]].concat())?;
+        let child = ChildProcess::role(&[&[OsStr::new(role)], words, &[socket.as_os_str()]].concat())?;
         Ok(Self { child, socket, aname: String::new(), msize: 1 << 20 })
     }
 
     /// Wraps a peer that was started already.
-    pub fn peer(child: Child, socket: PathBuf, aname: String, msize: u32) -> Self {
+    pub fn peer(child: ChildProcess, socket: PathBuf, aname: String, msize: u32) -> Self {
         Self { child, socket, aname, msize }
     }
 
@@ -48,23 +48,23 @@ impl Server {
     }
 
     /// Opens a lean connection with fid 0 at the root.
-    pub fn dial(&self) -> io::Result<Conn> {
+    pub fn dial(&self) -> io::Result<LeanConnection> {
         self.dial_to(&self.aname)
     }
 
     /// Opens a lean connection to the root of another tree.
-    pub fn dial_to(&self, aname: &str) -> io::Result<Conn> {
-        Conn::attach(&self.socket, self.msize, aname)
+    pub fn dial_to(&self, aname: &str) -> io::Result<LeanConnection> {
+        LeanConnection::attach(&self.socket, self.msize, aname)
     }
 
     /// Opens more connections, from `from` up to `to`.
-    pub fn dial_more(&self, from: u64, to: u64) -> io::Result<Vec<Conn>> {
+    pub fn dial_more(&self, from: u64, to: u64) -> io::Result<Vec<LeanConnection>> {
         (from..to).map(|_| self.dial()).collect()
     }
 
     /// Opens a connection without a session.
-    pub fn bare(&self) -> io::Result<Conn> {
-        Conn::bare(&self.socket)
+    pub fn bare(&self) -> io::Result<LeanConnection> {
+        LeanConnection::bare(&self.socket)
     }
 
     /// Returns the name space line that mounts it on `/old`.
@@ -77,12 +77,12 @@ impl Server {
         self.client_at(&self.socket)
     }
 
-    /// Like [`Server::client`], at another socket of the same process.
+    /// Like [`MeasuredServer::client`], at another socket of the same process.
     pub fn client_at(&self, socket: &Path) -> io::Result<(Client, File)> {
         self.client_of(socket, &self.aname)
     }
 
-    /// Like [`Server::client`], for another tree.
+    /// Like [`MeasuredServer::client`], for another tree.
     pub fn client_to(&self, aname: &str) -> io::Result<(Client, File)> {
         self.client_of(&self.socket, aname)
     }
@@ -99,7 +99,7 @@ impl Server {
     pub fn memory_for_each(
         &self,
         sizes: &[u64],
-        add: impl Fn(&Self, u64, u64) -> io::Result<Vec<Conn>>,
+        add: impl Fn(&Self, u64, u64) -> io::Result<Vec<LeanConnection>>,
     ) -> io::Result<Vec<f64>> {
         // Leave out costs that occur only once, with the first item.
         let mut conns = add(self, 0, 1)?;

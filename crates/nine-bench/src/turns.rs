@@ -7,17 +7,17 @@ use bytes::Bytes;
 use nine_io::client::{Reader, Writer};
 use nine_proto::OpenFlags;
 
-use crate::report::Turn;
-use crate::server::Server;
-use crate::wire::Conn;
+use crate::report::BenchTurn;
+use crate::server::MeasuredServer;
+use crate::wire::LeanConnection;
 
 /// Operations between two reads of the clock, which costs time, too.
 const BETWEEN_LOOKS: u32 = 32;
 /// Size of the pieces for our writer, bytes.
-const PIECE: usize = 256 * 1024;
+const WRITE_LEN: usize = 256 * 1024;
 
 /// Repeats an operation; microseconds of one.
-pub fn each(turn: Duration, mut op: impl FnMut() -> io::Result<()> + 'static) -> Turn<'static> {
+pub fn each(turn: Duration, mut op: impl FnMut() -> io::Result<()> + 'static) -> BenchTurn<'static> {
     Box::new(move || {
         let (begun, mut done) = (Instant::now(), 0);
         while begun.elapsed() < turn {
@@ -31,13 +31,18 @@ pub fn each(turn: Duration, mut op: impl FnMut() -> io::Result<()> + 'static) ->
 }
 
 /// Repeats a request with an answer of known length; microseconds of one.
-pub fn exchange(turn: Duration, mut conn: Conn, request: Vec<u8>, answer: usize) -> Turn<'static> {
+pub fn exchange(
+    turn: Duration,
+    mut conn: LeanConnection,
+    request: Vec<u8>,
+    answer: usize,
+) -> BenchTurn<'static> {
     let mut answer = vec![0; answer];
     each(turn, move || conn.exchange(&request, &mut answer))
 }
 
 /// Reads a file of `size` bytes with our client, in the largest common messages; GB/s.
-pub fn read_whole(server: &Server, path: &str, size: u64) -> io::Result<Turn<'static>> {
+pub fn read_whole(server: &MeasuredServer, path: &str, size: u64) -> io::Result<BenchTurn<'static>> {
     let (client, root) = server.client()?;
     let file = root.open(path, OpenFlags::READ)?;
     Ok(Box::new(move || {
@@ -55,14 +60,14 @@ pub fn read_whole(server: &Server, path: &str, size: u64) -> io::Result<Turn<'st
 }
 
 /// Overwrites a file; GB/s.
-pub fn write_whole(server: &Server, path: &str, size: u64) -> io::Result<Turn<'static>> {
+pub fn write_whole(server: &MeasuredServer, path: &str, size: u64) -> io::Result<BenchTurn<'static>> {
     let (client, root) = server.client()?;
-    let (file, piece) = (root.open(path, OpenFlags::WRITE)?, Bytes::from(vec![0x5a; PIECE]));
+    let (file, piece) = (root.open(path, OpenFlags::WRITE)?, Bytes::from(vec![0x5a; WRITE_LEN]));
     Ok(Box::new(move || {
         let begun = Instant::now();
         let written = client.wait(async {
             let mut writer = Writer::new(file.file(), 0);
-            for _ in 0..size / PIECE as u64 {
+            for _ in 0..size / WRITE_LEN as u64 {
                 writer.push(piece.clone()).await?;
             }
             writer.finish().await?;

@@ -20,15 +20,15 @@ const READ: usize = 256 * 1024;
 /// Requests in flight during preparations.
 const DEPTH: usize = 32;
 /// First of the fids for many files.
-const FIRST: u32 = 10;
+const FIRST_FILE_FID: u32 = 10;
 
 /// One blocking connection in 9P2000.L.
-pub struct Conn {
+pub struct LeanConnection {
     stream: UnixStream,
     msize: u32,
 }
 
-impl Conn {
+impl LeanConnection {
     /// Negotiates `msize` and attaches fid 0 to the root of `aname`.
     pub fn attach(socket: &Path, msize: u32, aname: &str) -> io::Result<Self> {
         let mut conn = Self::bare(socket)?;
@@ -96,7 +96,7 @@ impl Conn {
     }
 
     /// Performs an operation, one message after the other.
-    pub fn perform(&mut self, cycle: &mut impl Cycle) -> io::Result<()> {
+    pub fn perform(&mut self, cycle: &mut impl MessageCycle) -> io::Result<()> {
         let mut frame = Vec::new();
         for n in 0.. {
             frame.clear();
@@ -166,47 +166,47 @@ pub fn walk_to(dir: Fid, n: u32) -> Vec<u8> {
 
 /// Returns the tag and the fid for the file of this number.
 pub fn on_file(n: u32) -> (Tag, Fid) {
-    (Tag(n as u16 % DEPTH as u16), Fid(FIRST + n))
+    (Tag(n as u16 % DEPTH as u16), Fid(FIRST_FILE_FID + n))
 }
 
 /// An operation that is repeated: a sequence of messages.
-pub trait Cycle {
+pub trait MessageCycle {
     /// Appends message `n`. Returns false at the end of the sequence.
     fn put(&mut self, n: usize, out: &mut Vec<u8>) -> bool;
 }
 
 /// A fixed sequence of messages.
-impl Cycle for Vec<Vec<u8>> {
+impl MessageCycle for Vec<Vec<u8>> {
     fn put(&mut self, n: usize, out: &mut Vec<u8>) -> bool {
         self.get(n).map(|message| out.extend_from_slice(message)).is_some()
     }
 }
 
 /// Connections that each have several operations in flight. A completed operation is followed by the next one.
-pub struct Load<C> {
-    lanes: Vec<Lane<C>>,
+pub struct CycleLoad<C> {
+    lanes: Vec<LoadConnection<C>>,
     epoll: rustix::fd::OwnedFd,
     scratch: Vec<u8>,
 }
 
-struct Lane<C> {
+struct LoadConnection<C> {
     stream: UnixStream,
     /// Operations by tag.
-    slots: Vec<Slot<C>>,
+    slots: Vec<CycleSlot<C>>,
     /// The received part of an answer.
     partial: Vec<u8>,
     out: Vec<u8>,
     busy: usize,
 }
 
-struct Slot<C> {
+struct CycleSlot<C> {
     cycle: C,
     next: usize,
     /// Type of the message in flight.
     asked: u8,
 }
 
-impl<C: Cycle> Slot<C> {
+impl<C: MessageCycle> CycleSlot<C> {
     /// Sends the next message. Returns false at the end of the sequence.
     fn ask(&mut self, out: &mut Vec<u8>) -> bool {
         let at = out.len();
@@ -218,18 +218,23 @@ impl<C: Cycle> Slot<C> {
     }
 }
 
-impl<C: Cycle> Load<C> {
+impl<C: MessageCycle> CycleLoad<C> {
     /// Creates a load; `cycle` returns the operation for a connection and a tag.
-    pub fn new(conns: Vec<Conn>, depth: u16, mut cycle: impl FnMut(usize, Tag) -> C) -> io::Result<Self> {
+    pub fn new(
+        conns: Vec<LeanConnection>,
+        depth: u16,
+        mut cycle: impl FnMut(usize, Tag) -> C,
+    ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut lanes = Vec::with_capacity(conns.len());
-        for Conn { stream, .. } in conns {
+        for LeanConnection { stream, .. } in conns {
             stream.set_nonblocking(true)?;
             let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
             epoll::add(&epoll, &stream, epoll::EventData::new_u64(lanes.len() as u64), flags)?;
             let n = lanes.len();
-            let slots = (0..depth).map(|tag| Slot { cycle: cycle(n, Tag(tag)), next: 0, asked: 0 }).collect();
-            lanes.push(Lane { stream, slots, partial: Vec::new(), out: Vec::new(), busy: 0 });
+            let slots =
+                (0..depth).map(|tag| CycleSlot { cycle: cycle(n, Tag(tag)), next: 0, asked: 0 }).collect();
+            lanes.push(LoadConnection { stream, slots, partial: Vec::new(), out: Vec::new(), busy: 0 });
         }
         Ok(Self { lanes, epoll, scratch: vec![0; READ] })
     }
@@ -269,7 +274,7 @@ impl<C: Cycle> Load<C> {
     }
 }
 
-impl<C: Cycle> Lane<C> {
+impl<C: MessageCycle> LoadConnection<C> {
     /// Processes received answers and sends the next messages. Returns the number of completed operations.
     fn turn(&mut self, scratch: &mut [u8], goes_on: bool) -> io::Result<u64> {
         let mut done = 0;
@@ -373,7 +378,8 @@ mod tests {
     #[test]
     fn every_operation_that_begins_ends_and_is_counted() {
         let (_dir, socket) = echo(&[(110, 9), (120, 7)]);
-        let mut load = Load::new(vec![Conn::bare(&socket).unwrap()], 4, |_, tag| cycle(tag)).unwrap();
+        let mut load =
+            CycleLoad::new(vec![LeanConnection::bare(&socket).unwrap()], 4, |_, tag| cycle(tag)).unwrap();
         for _ in 0..2 {
             assert!(load.run(Duration::ZERO).unwrap() > 0.0);
             assert!(load.lanes[0].busy == 0 && load.lanes[0].slots.iter().all(|slot| slot.next == 0));
@@ -384,7 +390,8 @@ mod tests {
     fn an_answer_to_something_else_is_an_error() {
         let (_dir, socket) = echo(&[(110, 9), (120, 7)]);
         let wrong = |tag| vec![encoded(&Tmsg::Clunk { fid: Fid(1) }, Tag(tag)); 1];
-        let mut load = Load::new(vec![Conn::bare(&socket).unwrap()], 1, |_, _| wrong(7)).unwrap();
+        let mut load =
+            CycleLoad::new(vec![LeanConnection::bare(&socket).unwrap()], 1, |_, _| wrong(7)).unwrap();
         assert!(load.run(Duration::ZERO).is_err());
     }
 }

@@ -15,25 +15,25 @@ use std::sync::Arc;
 use nine_net::ether::Mac;
 use nine_sim::delay::Side;
 
-use super::lane::Lane;
-use crate::child::Child;
-use crate::far::Far;
+use super::lane::EmulatedLink;
+use crate::child::ChildProcess;
+use crate::far::RemoteLink;
 use crate::peers;
 use crate::server::SILENCE;
 
 /// The two network name spaces, and one more for lanes.
-pub struct Ground {
-    pub far: Far,
-    between: Arc<Far>,
+pub struct EtherTestbed {
+    pub far: RemoteLink,
+    between: Arc<RemoteLink>,
     /// Processes that stay in the far name space and in the one between, so that these can be addressed.
-    stays: [Child; 2],
+    stays: [ChildProcess; 2],
     log: PathBuf,
     ethtool: Option<PathBuf>,
 }
 
 /// An Ethernet between both sides.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cable {
+pub struct EtherCable {
     pub name: String,
     pub mtu: u32,
     number: u8,
@@ -44,10 +44,10 @@ const SEGMENTS: &str = "tso off gso off gro off";
 /// Segmentation and checksum offloads.
 const ALL: &str = "tso off gso off gro off tx off rx off";
 
-impl Ground {
+impl EtherTestbed {
     /// Creates the name spaces. An error of the kind Unsupported means that the system does not allow that.
     pub fn new(run: &Path) -> io::Result<Self> {
-        let (far, between) = (Far::new()?, Far::new()?);
+        let (far, between) = (RemoteLink::new()?, RemoteLink::new()?);
         if !far.is_box() {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
@@ -55,8 +55,9 @@ impl Ground {
             ));
         }
         let log = run.join("ip.log");
-        let stays =
-            |far: &Far, side| far.start(side, &["sleep".into(), "7200".into()], &run.join("sleep.log"));
+        let stays = |far: &RemoteLink, side| {
+            far.start(side, &["sleep".into(), "7200".into()], &run.join("sleep.log"))
+        };
         let stays = [stays(&far, Side::There)?, stays(&between, Side::Here)?];
         Ok(Self { far, between: Arc::new(between), stays, log, ethtool: peers::find("ethtool") })
     }
@@ -67,8 +68,8 @@ impl Ground {
     }
 
     /// Creates a cable without a rate limit.
-    pub fn direct(&self, number: u8, mtu: u32, whole_segments: bool) -> io::Result<Cable> {
-        let cable = Cable { name: format!("nfb{number}"), mtu, number };
+    pub fn direct(&self, number: u8, mtu: u32, whole_segments: bool) -> io::Result<EtherCable> {
+        let cable = EtherCable { name: format!("nfb{number}"), mtu, number };
         let (name, there) = (&cable.name, self.stays[0].pid());
         let peer = format!("peer name {name} mtu {mtu} address {} netns {there}", mac(number, Side::There));
         let own = mac(number, Side::Here);
@@ -78,8 +79,8 @@ impl Ground {
     }
 
     /// Creates a cable carried by a lane.
-    pub fn lane(&self, number: u8, mtu: u32) -> io::Result<(Cable, Lane)> {
-        let cable = Cable { name: format!("nfb{number}"), mtu, number };
+    pub fn lane(&self, number: u8, mtu: u32) -> io::Result<(EtherCable, EmulatedLink)> {
+        let cable = EtherCable { name: format!("nfb{number}"), mtu, number };
         let between = self.stays[1].pid();
         let mut ends = [Side::Here, Side::There].map(|side| (side, String::new()));
         for (side, end) in &mut ends {
@@ -98,12 +99,12 @@ impl Ground {
         self.begin(&cable, Some(ALL))?;
         let macs = [mac(number, Side::Here), mac(number, Side::There)].map(|mac| mac.parse::<Mac>());
         let [Ok(here), Ok(there)] = macs else { return Err(io::ErrorKind::InvalidData.into()) };
-        let lane = Lane::new(self.between.clone(), ends.map(|(_, end)| end), [here, there])?;
+        let lane = EmulatedLink::new(self.between.clone(), ends.map(|(_, end)| end), [here, there])?;
         Ok((cable, lane))
     }
 
     /// Brings up both ends of a cable.
-    fn begin(&self, cable: &Cable, off: Option<&str>) -> io::Result<()> {
+    fn begin(&self, cable: &EtherCable, off: Option<&str>) -> io::Result<()> {
         for side in [Side::Here, Side::There] {
             let name = &cable.name;
             self.ip(&self.far, side, &format!("addr add {}/24 dev {name}", cable.address(side)))?;
@@ -115,17 +116,17 @@ impl Ground {
         Ok(())
     }
 
-    fn ip(&self, far: &Far, side: Side, words: &str) -> io::Result<()> {
+    fn ip(&self, far: &RemoteLink, side: Side, words: &str) -> io::Result<()> {
         let no_ip = || io::Error::new(io::ErrorKind::Unsupported, "the program ip (Debian package iproute2)");
         self.program(far, side, &peers::find("ip").ok_or_else(no_ip)?, words)
     }
 
-    fn ethtool(&self, far: &Far, side: Side, name: &str, off: &str) -> io::Result<()> {
+    fn ethtool(&self, far: &RemoteLink, side: Side, name: &str, off: &str) -> io::Result<()> {
         let Some(program) = &self.ethtool else { return Ok(()) };
         self.program(far, side, program, &format!("-K {name} {off}"))
     }
 
-    fn program(&self, far: &Far, side: Side, program: &Path, words: &str) -> io::Result<()> {
+    fn program(&self, far: &RemoteLink, side: Side, program: &Path, words: &str) -> io::Result<()> {
         let words = words.split(' ').map(OsString::from);
         let words: Vec<OsString> = [program.into()].into_iter().chain(words).collect();
         if far.start(side, &words, &self.log)?.wait(SILENCE)?.success() {
@@ -136,7 +137,7 @@ impl Ground {
     }
 }
 
-impl Cable {
+impl EtherCable {
     pub fn address(&self, side: Side) -> Ipv4Addr {
         Ipv4Addr::new(10, 90, self.number, 1 + side as u8)
     }

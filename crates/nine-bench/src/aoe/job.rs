@@ -18,13 +18,13 @@ pub const SECTOR: u64 = 512;
 const ROWS: u64 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Op {
+pub enum BlockOp {
     Read,
     Write,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum OffsetOrder {
     Sequential,
     Random,
     /// The file is divided into rows of `ROWS` operations, and processed column by column: one operation of each row
@@ -34,9 +34,9 @@ pub enum Order {
 
 /// A job.
 #[derive(Clone, Copy, Debug)]
-pub struct Job {
-    pub op: Op,
-    pub order: Order,
+pub struct BlockJob {
+    pub op: BlockOp,
+    pub order: OffsetOrder,
     /// Size of an operation, bytes.
     pub size: u64,
     /// Operations in flight.
@@ -48,7 +48,7 @@ pub struct Job {
     pub time: Duration,
 }
 
-impl Job {
+impl BlockJob {
     /// Returns the unit of its figure.
     pub fn unit(&self) -> &'static str {
         if self.depth == 1 { "us" } else { "MB/s" }
@@ -61,39 +61,45 @@ impl Job {
             format!("{} KiB", self.size >> 10)
         };
         let order = match self.order {
-            Order::Sequential => "seq",
-            Order::Random => "random",
-            Order::Columns => "column",
+            OffsetOrder::Sequential => "seq",
+            OffsetOrder::Random => "random",
+            OffsetOrder::Columns => "column",
         };
-        let op = if self.op == Op::Read { "reads" } else { "writes" };
+        let op = if self.op == BlockOp::Read { "reads" } else { "writes" };
         format!("{size} {order} {op}, depth {}", self.depth)
     }
 
-    pub fn places(&self) -> Places {
-        let from = if self.op == Op::Read { 0 } else { self.file / 2 };
-        Places { job: *self, from, count: (self.file / 2 / self.size).max(1), next: 0, rng: Rng::new(9) }
+    pub fn places(&self) -> OffsetSequence {
+        let from = if self.op == BlockOp::Read { 0 } else { self.file / 2 };
+        OffsetSequence {
+            job: *self,
+            from,
+            count: (self.file / 2 / self.size).max(1),
+            next: 0,
+            rng: Rng::new(9),
+        }
     }
 }
 
 /// An endless sequence of offsets for operations.
-pub struct Places {
-    job: Job,
+pub struct OffsetSequence {
+    job: BlockJob,
     from: u64,
     count: u64,
     next: u64,
     rng: Rng,
 }
 
-impl Iterator for Places {
+impl Iterator for OffsetSequence {
     type Item = u64;
 
     fn next(&mut self) -> Option<u64> {
         let n = self.next;
         self.next = (n + 1) % self.count;
         let at = match self.job.order {
-            Order::Sequential => n,
-            Order::Random => self.rng.bits() % self.count,
-            Order::Columns => {
+            OffsetOrder::Sequential => n,
+            OffsetOrder::Random => self.rng.bits() % self.count,
+            OffsetOrder::Columns => {
                 let rows = self.count.div_ceil(ROWS);
                 (n % rows * ROWS + n / rows) % self.count
             }
@@ -103,16 +109,16 @@ impl Iterator for Places {
 }
 
 /// Counts operations between the end of the warm-up and the end of the measurement.
-pub struct Meter {
-    job: Job,
+pub struct OperationMeter {
+    job: BlockJob,
     begun: Instant,
     warm: Option<Instant>,
     done: u64,
     last: Instant,
 }
 
-impl Meter {
-    pub fn new(job: &Job) -> Self {
+impl OperationMeter {
+    pub fn new(job: &BlockJob) -> Self {
         let now = Instant::now();
         Self { job: *job, begun: now, warm: None, done: 0, last: now }
     }
@@ -163,16 +169,16 @@ pub fn check(at: u64, data: &[u8]) -> io::Result<()> {
 }
 
 /// Runs a job on the file itself, by system calls of one thread.
-pub fn directly(path: &Path, job: &Job) -> io::Result<f64> {
+pub fn directly(path: &Path, job: &BlockJob) -> io::Result<f64> {
     let file = File::options().read(true).write(true).open(path)?;
-    let (mut meter, mut data) = (Meter::new(job), vec![0x5a; job.size as usize]);
+    let (mut meter, mut data) = (OperationMeter::new(job), vec![0x5a; job.size as usize]);
     for at in job.places() {
         match job.op {
-            Op::Read => {
+            BlockOp::Read => {
                 file.read_exact_at(&mut data, at)?;
                 check(at, &data)?;
             }
-            Op::Write => file.write_all_at(&data, at)?,
+            BlockOp::Write => file.write_all_at(&data, at)?,
         }
         if !meter.done() {
             break;
@@ -185,24 +191,24 @@ pub fn directly(path: &Path, job: &Job) -> io::Result<f64> {
 mod tests {
     use super::*;
 
-    fn job(op: Op, order: Order, size: u64) -> Job {
+    fn job(op: BlockOp, order: OffsetOrder, size: u64) -> BlockJob {
         let none = Duration::ZERO;
-        Job { op, order, size, depth: 4, file: 1 << 20, warm: none, time: none }
+        BlockJob { op, order, size, depth: 4, file: 1 << 20, warm: none, time: none }
     }
 
     #[test]
     fn reads_are_below_writes_and_both_within_the_file() {
-        for order in [Order::Sequential, Order::Random, Order::Columns] {
-            assert!(job(Op::Read, order, 4096).places().take(500).all(|at| at + 4096 <= 1 << 19));
+        for order in [OffsetOrder::Sequential, OffsetOrder::Random, OffsetOrder::Columns] {
+            assert!(job(BlockOp::Read, order, 4096).places().take(500).all(|at| at + 4096 <= 1 << 19));
             let within = |at| (1 << 19..=(1 << 20) - 4096).contains(&at);
-            assert!(job(Op::Write, order, 4096).places().take(500).all(within));
+            assert!(job(BlockOp::Write, order, 4096).places().take(500).all(within));
         }
-        assert_eq!(job(Op::Read, Order::Sequential, 1 << 20).places().nth(5), Some(0));
+        assert_eq!(job(BlockOp::Read, OffsetOrder::Sequential, 1 << 20).places().nth(5), Some(0));
     }
 
     #[test]
     fn columns_come_one_after_the_other_and_leave_nothing_out() {
-        let mut all: Vec<u64> = job(Op::Read, Order::Columns, 512).places().take(1024).collect();
+        let mut all: Vec<u64> = job(BlockOp::Read, OffsetOrder::Columns, 512).places().take(1024).collect();
         assert_eq!(all[..3], [0, 64 * 512, 128 * 512]);
         all.sort_unstable();
         assert!(all.iter().enumerate().all(|(n, at)| n as u64 * 512 == *at));

@@ -21,15 +21,15 @@ use nine_net::rt;
 use nine_sim::Rng;
 use nine_sim::delay::{Side, Way};
 
-use crate::far::Far;
-use crate::place::Place;
+use crate::far::RemoteLink;
+use crate::place::CpuPlacement;
 
 /// Types of frames that are carried: AoE, IP and ARP.
 const KINDS: [u16; 3] = [nine_aoe::frame::ETHER_TYPE, 0x0800, 0x0806];
 /// Size of the Ethernet header, bytes.
 const HEADER: usize = 14;
 /// Frames in one receive or send call.
-const BATCH: usize = 32;
+const FRAMES_PER_CALL_MAX: usize = 32;
 /// Longest sleep of the thread between checks for the end.
 const LOOK: Duration = Duration::from_millis(100);
 /// Minimum time between two wake-ups for delivery. Frames that are due in between are delivered together, like with a
@@ -37,13 +37,13 @@ const LOOK: Duration = Duration::from_millis(100);
 const APART: Duration = Duration::from_micros(50);
 
 /// A running link; dropping it cuts the link.
-pub struct Lane {
-    shared: Arc<Shared>,
+pub struct EmulatedLink {
+    shared: Arc<EmulatedLinkShared>,
     pump: Option<JoinHandle<()>>,
     bell: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct EmulatedLinkShared {
     way: Mutex<(Way, u64)>,
     /// New properties have been set.
     turned: AtomicBool,
@@ -53,10 +53,10 @@ struct Shared {
     set: Condvar,
 }
 
-impl Lane {
+impl EmulatedLink {
     /// Joins two interfaces of the near side of `far`; `macs` are the addresses of their far ends.
-    pub fn new(far: Arc<Far>, ends: [String; 2], macs: [Mac; 2]) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
+    pub fn new(far: Arc<RemoteLink>, ends: [String; 2], macs: [Mac; 2]) -> io::Result<Self> {
+        let shared = Arc::new(EmulatedLinkShared {
             way: Mutex::new((Way::default(), 0)),
             turned: AtomicBool::new(true),
             over: AtomicBool::new(false),
@@ -66,10 +66,10 @@ impl Lane {
         let (ours, (tell, told)) = (shared.clone(), std::sync::mpsc::channel());
         let pump = std::thread::Builder::new().name("lane".into()).spawn(move || {
             let carry = || {
-                Place::Free.arrange(&[])?;
+                CpuPlacement::Free.arrange(&[])?;
                 run_first();
                 rt::block_on(async |_| {
-                    let lines = Carried::open(&ends, macs);
+                    let lines = FrameForwarder::open(&ends, macs);
                     // The send fails only if the creator is gone.
                     let _ = tell.send(lines.as_ref().map(drop).map_err(|error| error.to_string()));
                     if let Ok(mut lines) = lines {
@@ -95,7 +95,7 @@ impl Lane {
     }
 }
 
-impl Drop for Lane {
+impl Drop for EmulatedLink {
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::Release);
         // The threads check regularly, and panic only for broken invariants.
@@ -105,12 +105,12 @@ impl Drop for Lane {
     }
 }
 
-impl Shared {
+impl EmulatedLinkShared {
     /// Wakes the pump in time. The runtime's own timers have a resolution of milliseconds.
     fn ring(&self) {
         // If this fails, the link is as punctual as the machine allows.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-        let _ = Place::Free.arrange(&[]);
+        let _ = CpuPlacement::Free.arrange(&[]);
         run_first();
         let (mut alarm, mut rung) = (locked(&self.alarm), Instant::now());
         loop {
@@ -136,26 +136,26 @@ impl Shared {
 }
 
 /// Both directions, each with its outgoing interface.
-struct Carried {
-    lines: [Line; 2],
+struct FrameForwarder {
+    lines: [LinkDirection; 2],
     rooms: Vec<Vec<u8>>,
     /// Sockets by interface, then by type of frame.
     ends: [Vec<Ether>; 2],
     macs: [Mac; 2],
 }
 
-impl Carried {
+impl FrameForwarder {
     fn open(ends: &[String; 2], macs: [Mac; 2]) -> io::Result<Self> {
         let open = |end: &String| -> io::Result<Vec<Ether>> {
             KINDS.iter().map(|kind| Ok(Ether::open(end, *kind)?.hearing_all())).collect()
         };
         let ends = [open(&ends[0])?, open(&ends[1])?];
-        let rooms = vec![vec![0; ends[0][0].mtu()]; BATCH];
-        Ok(Self { lines: [Line::new(), Line::new()], rooms, ends, macs })
+        let rooms = vec![vec![0; ends[0][0].mtu()]; FRAMES_PER_CALL_MAX];
+        Ok(Self { lines: [LinkDirection::new(), LinkDirection::new()], rooms, ends, macs })
     }
 
     /// Carries all pending frames. Ready when the link has ended.
-    fn turn(&mut self, cx: &mut Context<'_>, shared: &Shared) -> Poll<()> {
+    fn turn(&mut self, cx: &mut Context<'_>, shared: &EmulatedLinkShared) -> Poll<()> {
         if shared.over.load(Ordering::Acquire) {
             return Poll::Ready(());
         }
@@ -176,7 +176,7 @@ impl Carried {
                 break;
             }
         }
-        let next = self.lines.iter().filter_map(Line::next).min();
+        let next = self.lines.iter().filter_map(LinkDirection::next).min();
         // Wake up at least this often, to check for the end.
         let at = next.unwrap_or_else(|| Instant::now() + LOOK);
         let mut alarm = locked(&shared.alarm);
@@ -206,7 +206,12 @@ impl Carried {
         let now = Instant::now();
         // Send frames of one type in one call.
         let Some(kind) = line.on_the_way.front().map(|frame| frame.kind) else { return false };
-        let due = line.on_the_way.iter().take(BATCH).take_while(|f| f.at <= now && f.kind == kind).count();
+        let due = line
+            .on_the_way
+            .iter()
+            .take(FRAMES_PER_CALL_MAX)
+            .take_while(|f| f.at <= now && f.kind == kind)
+            .count();
         if due == 0 {
             return false;
         }
@@ -225,22 +230,22 @@ impl Carried {
 }
 
 /// One direction.
-struct Line {
+struct LinkDirection {
     way: Way,
     rng: Rng,
     /// Time at which the last bit of all admitted frames has left.
     free: Instant,
-    on_the_way: VecDeque<Frame>,
+    on_the_way: VecDeque<DelayedFrame>,
 }
 
-struct Frame {
+struct DelayedFrame {
     /// Time of arrival.
     at: Instant,
     kind: usize,
     bytes: Vec<u8>,
 }
 
-impl Line {
+impl LinkDirection {
     fn new() -> Self {
         Self { way: Way::default(), rng: Rng::new(0), free: Instant::now(), on_the_way: VecDeque::new() }
     }
@@ -248,8 +253,8 @@ impl Line {
     /// Accepts a frame: it is lost, or will arrive.
     fn put(&mut self, now: Instant, kind: usize, bytes: &[u8]) {
         // The resolution of a float.
-        const STEPS: u64 = 1 << 53;
-        let lost = ((self.rng.bits() % STEPS) as f64) < self.way.loss * STEPS as f64;
+        const FLOAT_STEPS: u64 = 1 << 53;
+        let lost = ((self.rng.bits() % FLOAT_STEPS) as f64) < self.way.loss * FLOAT_STEPS as f64;
         if lost || self.on_the_way.len() >= self.way.queue {
             return;
         }
@@ -259,7 +264,7 @@ impl Line {
         // A shorter delay must not reorder frames.
         let last = self.on_the_way.back().map_or(now, |frame| frame.at);
         let at = (self.free + self.way.delay).max(last);
-        self.on_the_way.push_back(Frame { at, kind, bytes: bytes.to_vec() });
+        self.on_the_way.push_back(DelayedFrame { at, kind, bytes: bytes.to_vec() });
     }
 
     fn next(&self) -> Option<Instant> {
@@ -284,7 +289,7 @@ mod tests {
 
     /// Returns the arrival times of `frames` frames with 1250 bytes including the header, in microseconds.
     fn arrivals(way: Way, frames: usize) -> Vec<u128> {
-        let (mut line, now) = (Line { way, ..Line::new() }, Instant::now());
+        let (mut line, now) = (LinkDirection { way, ..LinkDirection::new() }, Instant::now());
         line.free = now;
         (0..frames).for_each(|_| line.put(now, 0, &[0; 1250 - HEADER]));
         line.on_the_way.iter().map(|frame| (frame.at - now).as_micros()).collect()

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use nine_sim::delay::Way;
 
-use super::cables::Cable;
-use super::job::{Job, Op, Order};
-use super::lane::Lane;
-use super::{Contest, nbd, ours};
-use crate::child::Child;
+use super::cables::EtherCable;
+use super::job::{BlockJob, BlockOp, OffsetOrder};
+use super::lane::EmulatedLink;
+use super::{AoeContest, nbd, ours};
+use crate::child::ChildProcess;
 use crate::peers::vblade;
-use crate::report::{Race, Report, Row, Turn, interleave};
+use crate::report::{BenchRace, BenchReport, BenchTurn, ReportRow, interleave};
 use crate::stats::median;
 
 /// Rate, bits per second.
@@ -20,20 +20,20 @@ const LOSSES: [f64; 3] = [0.0, 0.001, 0.01];
 /// Bytes of an AoE frame that are not data.
 const HEADERS: u64 = 36;
 /// Share of the full speed that counts as full.
-const FULL: f64 = 0.9;
+const FULL_SPEED_MIN: f64 = 0.9;
 /// Interval of speed samples.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Two lanes for us, one for vblade.
-pub(super) struct Lanes {
+pub(super) struct AoeLinks {
     mtu: u32,
-    ours: [(Cable, Lane); 2],
-    theirs: (Cable, Lane),
-    vblade: Option<Child>,
+    ours: [(EtherCable, EmulatedLink); 2],
+    theirs: (EtherCable, EmulatedLink),
+    vblade: Option<ChildProcess>,
 }
 
-impl Lanes {
-    fn new(contest: &Contest, first: u8, mtu: u32) -> io::Result<Self> {
+impl AoeLinks {
+    fn new(contest: &AoeContest, first: u8, mtu: u32) -> io::Result<Self> {
         let ground = &contest.ground;
         let ours = [ground.lane(first, mtu)?, ground.lane(first + 1, mtu)?];
         let theirs = ground.lane(first + 2, mtu)?;
@@ -49,7 +49,7 @@ impl Lanes {
     }
 
     /// Returns a turn on lanes with this loss. Each contestant gets the same sequence of random losses.
-    fn turn<'l>(&'l self, loss: f64, mut of: impl FnMut() -> io::Result<f64> + 'l) -> Turn<'l> {
+    fn turn<'l>(&'l self, loss: f64, mut of: impl FnMut() -> io::Result<f64> + 'l) -> BenchTurn<'l> {
         let mut seed = 0;
         Box::new(move || {
             seed += 1;
@@ -59,7 +59,7 @@ impl Lanes {
     }
 
     /// Returns the data rate that one lane carries, MB/s.
-    fn let_through(&self, job: &Job, loss: f64) -> f64 {
+    fn let_through(&self, job: &BlockJob, loss: f64) -> f64 {
         let most = (u64::from(self.mtu) - HEADERS) / 512 * 512;
         let share = job.size as f64 / (job.size + job.size.div_ceil(most) * HEADERS) as f64;
         RATE as f64 / 8e6 * share * (1.0 - loss)
@@ -67,10 +67,13 @@ impl Lanes {
 }
 
 /// Calls `measure` with the lanes of both packet lengths, one after the other.
-fn on_each(contest: &Contest, mut measure: impl FnMut(&Lanes, Job) -> io::Result<()>) -> io::Result<()> {
+fn on_each(
+    contest: &AoeContest,
+    mut measure: impl FnMut(&AoeLinks, BlockJob) -> io::Result<()>,
+) -> io::Result<()> {
     for (at, first, mtu) in [(0, 10, 9000), (1, 20, 1500)] {
         if contest.lanes[at].get().is_none() {
-            let made = Lanes::new(contest, first, mtu)?;
+            let made = AoeLinks::new(contest, first, mtu)?;
             // There is only one thread, so this cannot be set already.
             let _ = contest.lanes[at].set(made);
         }
@@ -78,18 +81,18 @@ fn on_each(contest: &Contest, mut measure: impl FnMut(&Lanes, Job) -> io::Result
         let cables = [&lanes.ours[0].0, &lanes.ours[1].0];
         contest.serve(&cables, &lanes.vblade.iter().collect::<Vec<_>>())?;
         let ms = |full, quick, tiny| Duration::from_millis(contest.pace.of(full, quick, tiny));
-        let job = contest.job(Op::Read, Order::Sequential, 64 << 10, 32);
-        measure(lanes, Job { time: ms(1000, 400, 5), warm: ms(300, 200, 0), ..job })?;
+        let job = contest.job(BlockOp::Read, OffsetOrder::Sequential, 64 << 10, 32);
+        measure(lanes, BlockJob { time: ms(1000, 400, 5), warm: ms(300, 200, 0), ..job })?;
     }
     Ok(())
 }
 
-pub(super) fn loss(contest: &Contest, report: &mut Report) -> io::Result<()> {
+pub(super) fn loss(contest: &AoeContest, report: &mut BenchReport) -> io::Result<()> {
     report.notes.push(NOTE.into());
     on_each(contest, |lanes, read| lossy(contest, lanes, read, report))
 }
 
-pub(super) fn paths(contest: &Contest, report: &mut Report) -> io::Result<()> {
+pub(super) fn paths(contest: &AoeContest, report: &mut BenchReport) -> io::Result<()> {
     if !report.notes.iter().any(|note| note == NOTE) {
         report.notes.push(NOTE.into());
     }
@@ -103,10 +106,10 @@ const NOTE: &str = "lanes: 500 Mbit/s each way, 1000 frames of queue, no delay; 
                     have any processor";
 
 /// Measures one path with no loss, little loss, and more loss.
-fn lossy(contest: &Contest, lanes: &Lanes, read: Job, report: &mut Report) -> io::Result<()> {
+fn lossy(contest: &AoeContest, lanes: &AoeLinks, read: BlockJob, report: &mut BenchReport) -> io::Result<()> {
     let ground = &contest.ground;
     let mut races = Vec::new();
-    let write = Job { op: Op::Write, ..read };
+    let write = BlockJob { op: BlockOp::Write, ..read };
     for job in [read, write] {
         for loss in LOSSES {
             let ours = lanes.turn(loss, move || ours::turn(ground, &[&lanes.ours[0].0], ours::OURS, &job));
@@ -116,7 +119,7 @@ fn lossy(contest: &Contest, lanes: &Lanes, read: Job, report: &mut Report) -> io
                 .map(|peer| lanes.turn(loss, move || nbd::turn(ground, &lanes.ours[0].0, peer.port, &job)));
             let limit = lanes.let_through(&job, loss);
             let lost = format!("{} {}, {} % lost", lanes.mtu, job.name(), loss * 100.0);
-            races.push(Race {
+            races.push(BenchRace {
                 what: format!("{lost}: nbdkit"),
                 unit: "MB/s",
                 turns: [Some(ours), nbd, Some(Box::new(move || Ok(limit)))],
@@ -125,9 +128,9 @@ fn lossy(contest: &Contest, lanes: &Lanes, read: Job, report: &mut Report) -> io
             let theirs = lanes.vblade.as_ref().map(|_| {
                 lanes.turn(loss, move || ours::turn(ground, &[&lanes.theirs.0], ours::THEIRS, &job))
             });
-            if job.op == Op::Read {
+            if job.op == BlockOp::Read {
                 let turns = [Some(ours), theirs, None];
-                races.push(Race { what: format!("{lost}: vblade"), unit: "MB/s", turns });
+                races.push(BenchRace { what: format!("{lost}: vblade"), unit: "MB/s", turns });
             }
         }
     }
@@ -135,12 +138,12 @@ fn lossy(contest: &Contest, lanes: &Lanes, read: Job, report: &mut Report) -> io
     // Compare reads, in the rows beside NBD.
     if let [clean, _, little, _, more, ..] = &rows[..] {
         for (lossy, key, share) in [(little, "loss01_vs_clean", "0.1"), (more, "loss1_vs_clean", "1")] {
-            let row = Row {
+            let row = ReportRow {
                 what: format!("{} {}: {share} % lost / clean", lanes.mtu, read.name()),
                 unit: "MB/s",
                 ours: lossy.ours.clone(),
                 peer: clean.ours.clone(),
-                ..Row::default()
+                ..ReportRow::default()
             };
             if lanes.mtu == 9000 {
                 report.key(key, row.vs_peer());
@@ -153,14 +156,14 @@ fn lossy(contest: &Contest, lanes: &Lanes, read: Job, report: &mut Report) -> io
 }
 
 /// Compares both paths with one.
-fn two(contest: &Contest, lanes: &Lanes, read: Job, report: &mut Report) -> io::Result<()> {
+fn two(contest: &AoeContest, lanes: &AoeLinks, read: BlockJob, report: &mut BenchReport) -> io::Result<()> {
     let [(first, _), (second, _)] = &lanes.ours;
     lanes.set(0.0, 1);
-    let races = [Op::Read, Op::Write].map(|op| {
-        let job = Job { op, ..read };
+    let races = [BlockOp::Read, BlockOp::Write].map(|op| {
+        let job = BlockJob { op, ..read };
         let limit = 2.0 * lanes.let_through(&job, 0.0);
         let ground = &contest.ground;
-        Race {
+        BenchRace {
             what: format!("{} {}: two paths / one", lanes.mtu, job.name()),
             unit: "MB/s",
             turns: [
@@ -179,7 +182,7 @@ fn two(contest: &Contest, lanes: &Lanes, read: Job, report: &mut Report) -> io::
 }
 
 /// Cuts one of two paths for a while, and measures the speed during the cut and the time to recover.
-fn cut(contest: &Contest, lanes: &Lanes, read: Job, report: &mut Report) -> io::Result<()> {
+fn cut(contest: &AoeContest, lanes: &AoeLinks, read: BlockJob, report: &mut BenchReport) -> io::Result<()> {
     let [(first, _), (second, lane)] = &lanes.ours;
     let unit = contest.pace.of(Duration::from_secs(1), Duration::from_secs(1), LOOK * 2);
     let (mut speeds, mut meanwhile, mut backs) = (Vec::new(), Vec::new(), Vec::new());
@@ -211,7 +214,7 @@ fn cut(contest: &Contest, lanes: &Lanes, read: Job, report: &mut Report) -> io::
     }
     report.key("twopath_back_s", median(&backs));
     let what = format!("{} {}", lanes.mtu, read.name());
-    let row = |what: String, unit, ours, peer| Row { what, unit, ours, peer, limit: Vec::new() };
+    let row = |what: String, unit, ours, peer| ReportRow { what, unit, ours, peer, limit: Vec::new() };
     for row in [
         row(format!("{what}: one of two cut / whole"), "MB/s", meanwhile, speeds),
         row(format!("{what}: back after"), "s", backs, Vec::new()),
@@ -232,8 +235,9 @@ fn speed(ends: &[f64], from: f64, to: f64) -> f64 {
 fn back(ends: &[f64], from: f64, to: f64, full: f64) -> f64 {
     let step = LOOK.as_secs_f64();
     let steps = ((to - from) / step).round() as u32;
-    let found =
-        (0..steps).map(|n| from + f64::from(n) * step).find(|at| speed(ends, *at, at + step) >= FULL * full);
+    let found = (0..steps)
+        .map(|n| from + f64::from(n) * step)
+        .find(|at| speed(ends, *at, at + step) >= FULL_SPEED_MIN * full);
     found.map_or(to - from, |at| at + step - from)
 }
 

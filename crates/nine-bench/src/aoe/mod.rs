@@ -24,25 +24,25 @@ use std::path::PathBuf;
 use nine_sim::delay::Side;
 use rustix::process::Pid;
 
-use crate::args::Pace;
-use crate::child::Child;
-use crate::parts::{Part, chosen};
-use crate::peers::{Peer, nbdkit, vblade};
-use crate::place::Place;
-use crate::report::{Report, Turn};
-use crate::scratch::Scratch;
-use crate::{Experiment, command};
-use cables::{Cable, Ground};
-use job::{Job, Op, Order};
-use lanes::Lanes;
+use crate::args::BenchPace;
+use crate::child::ChildProcess;
+use crate::parts::{ExperimentPart, chosen};
+use crate::peers::{PeerServer, nbdkit, vblade};
+use crate::place::CpuPlacement;
+use crate::report::{BenchReport, BenchTurn};
+use crate::scratch::ScratchDir;
+use crate::{BenchExperiment, command};
+use cables::{EtherCable, EtherTestbed};
+use job::{BlockJob, BlockOp, OffsetOrder};
+use lanes::AoeLinks;
 
-pub const EXPERIMENT: Experiment = Experiment {
+pub const EXPERIMENT: BenchExperiment = BenchExperiment {
     name: "aoe",
     what: "disks over an Ethernet, 4 KiB to 1 MiB, depth 1 to 64, two paths, loss; against vblade, NBD and bare frames",
     run,
 };
 
-const PARTS: [Part<Contest>; 9] = [
+const PARTS: [ExperimentPart<AoeContest>; 9] = [
     ("read64k", sizes::read64k),
     ("rand4k", sizes::rand4k),
     ("depth1", sizes::depth1),
@@ -74,11 +74,11 @@ pub fn answer(interface: &OsStr) -> io::Result<()> {
     raw::answer(interface.to_str().ok_or(io::ErrorKind::InvalidInput)?)
 }
 
-fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
+fn run(pace: BenchPace, only: Option<&str>) -> io::Result<BenchReport> {
     let parts = chosen(&PARTS, only)?;
-    let mut report = Report::default();
+    let mut report = BenchReport::default();
     let (nbdkit, vblade) = (nbdkit::version(), vblade::version());
-    match Contest::new(pace) {
+    match AoeContest::new(pace) {
         Ok(contest) => {
             contest.say(&mut report, nbdkit.as_deref(), vblade.as_deref());
             for (_, measure) in parts {
@@ -98,48 +98,48 @@ fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
 }
 
 /// The contestants. Fields are dropped in order, so servers stand before their cables.
-struct Contest {
-    pace: Pace,
+struct AoeContest {
+    pace: BenchPace,
     /// Our target, while it is needed: the file must not be open elsewhere.
-    target: RefCell<Option<Child>>,
-    nbd: Option<Peer>,
+    target: RefCell<Option<ChildProcess>>,
+    nbd: Option<PeerServer>,
     /// By MTU, 9000 first.
-    plain: [Stand; 2],
+    plain: [AoeTestbed; 2],
     /// vblade with as many buffers as our target has.
-    deep: OnceCell<Stand>,
+    deep: OnceCell<AoeTestbed>,
     /// By MTU, 9000 first.
-    lanes: [OnceCell<Lanes>; 2],
+    lanes: [OnceCell<AoeLinks>; 2],
     program: PathBuf,
     file: PathBuf,
-    ground: Ground,
-    _dir: Scratch,
-    run: Scratch,
+    ground: EtherTestbed,
+    _dir: ScratchDir,
+    run: ScratchDir,
 }
 
 /// Cables and their servers.
-struct Stand {
-    ours: Cable,
+struct AoeTestbed {
+    ours: EtherCable,
     /// Another cable of the same kind, because each target receives all AoE frames of its cable.
-    theirs: Cable,
-    vblade: Option<Child>,
-    frames: Option<Child>,
+    theirs: EtherCable,
+    vblade: Option<ChildProcess>,
+    frames: Option<ChildProcess>,
 }
 
-impl Contest {
-    fn new(pace: Pace) -> io::Result<Self> {
-        let (dir, run) = (Scratch::new()?, Scratch::for_sockets()?);
+impl AoeContest {
+    fn new(pace: BenchPace) -> io::Result<Self> {
+        let (dir, run) = (ScratchDir::new()?, ScratchDir::for_sockets()?);
         let (file, program) = (dir.path().join("disk"), command::program()?);
         job::fill(&file, pace.of(512, 512, 8) << 20)?;
         // Threads may use any processor until they are placed.
-        Place::Free.arrange(&[])?;
-        let ground = Ground::new(run.path())?;
+        CpuPlacement::Free.arrange(&[])?;
+        let ground = EtherTestbed::new(run.path())?;
         let nbd = if ground.has_ethtool() { nbdkit::start(&ground.far, &file, run.path())? } else { None };
-        let stand = |number, mtu| -> io::Result<Stand> {
+        let stand = |number, mtu| -> io::Result<AoeTestbed> {
             let (ours, theirs) = (ground.direct(number, mtu, false)?, ground.direct(number + 1, mtu, false)?);
             let log = run.path().join(format!("frames-{number}.log"));
             let frames = ground.far.role(Side::There, &["frames".into(), (&ours.name).into()], &log)?;
             let vblade = vblade::start(&ground.far, &theirs.name, &file, vblade::BUFFERS, run.path())?;
-            Ok(Stand { ours, theirs, vblade, frames: Some(frames) })
+            Ok(AoeTestbed { ours, theirs, vblade, frames: Some(frames) })
         };
         let plain = [stand(1, 9000)?, stand(3, 1500)?];
         let (target, deep, lanes) = (RefCell::default(), OnceCell::new(), Default::default());
@@ -149,7 +149,7 @@ impl Contest {
     }
 
     /// Restarts our target on these cables only, and places all processes, `others` included.
-    fn serve(&self, cables: &[&Cable], others: &[&Child]) -> io::Result<()> {
+    fn serve(&self, cables: &[&EtherCable], others: &[&ChildProcess]) -> io::Result<()> {
         let mut target = self.target.borrow_mut();
         *target = None;
         let ours = ours::target(&self.ground, &self.program, &self.file, cables, self.run.path())?;
@@ -157,12 +157,12 @@ impl Contest {
         let children = stands.flat_map(|stand| stand.frames.iter().chain(&stand.vblade));
         let children = children.chain(self.nbd.as_ref().map(|nbd| &nbd.child));
         let children = children.chain(others.iter().copied()).chain([&ours]);
-        Place::Cross.arrange(&children.map(Child::pid).collect::<Vec<Pid>>())?;
+        CpuPlacement::Cross.arrange(&children.map(ChildProcess::pid).collect::<Vec<Pid>>())?;
         *target = Some(ours);
         Ok(())
     }
 
-    fn say(&self, report: &mut Report, nbdkit: Option<&str>, vblade: Option<&str>) {
+    fn say(&self, report: &mut BenchReport, nbdkit: Option<&str>, vblade: Option<&str>) {
         let notes = &mut report.notes;
         notes.push(format!(
             "the file: {} MiB on the disk that is built on, in the page cache; reads from its lower half, writes to \
@@ -202,31 +202,31 @@ impl Contest {
 );
     }
 
-    fn job(&self, op: Op, order: Order, size: u64, depth: usize) -> Job {
+    fn job(&self, op: BlockOp, order: OffsetOrder, size: u64, depth: usize) -> BlockJob {
         let (file, time) = (self.pace.of(512, 512, 8) << 20, self.pace.turn());
-        Job { op, order, size, depth, file, warm: time / 5, time }
+        BlockJob { op, order, size, depth, file, warm: time / 5, time }
     }
 
     /// Turns on a stand.
-    fn ours<'c>(&'c self, at: &'c Stand, job: Job) -> Option<Turn<'c>> {
+    fn ours<'c>(&'c self, at: &'c AoeTestbed, job: BlockJob) -> Option<BenchTurn<'c>> {
         Some(Box::new(move || ours::turn(&self.ground, &[&at.ours], ours::OURS, &job)))
     }
 
-    fn vblade<'c>(&'c self, at: &'c Stand, job: Job) -> Option<Turn<'c>> {
+    fn vblade<'c>(&'c self, at: &'c AoeTestbed, job: BlockJob) -> Option<BenchTurn<'c>> {
         at.vblade.as_ref()?;
         Some(Box::new(move || ours::turn(&self.ground, &[&at.theirs], ours::THEIRS, &job)))
     }
 
-    fn nbd<'c>(&'c self, cable: &'c Cable, job: Job) -> Option<Turn<'c>> {
+    fn nbd<'c>(&'c self, cable: &'c EtherCable, job: BlockJob) -> Option<BenchTurn<'c>> {
         let port = self.nbd.as_ref()?.port;
         Some(Box::new(move || nbd::turn(&self.ground, cable, port, &job)))
     }
 
-    fn raw<'c>(&'c self, at: &'c Stand, job: Job) -> Option<Turn<'c>> {
+    fn raw<'c>(&'c self, at: &'c AoeTestbed, job: BlockJob) -> Option<BenchTurn<'c>> {
         Some(Box::new(move || raw::turn(&self.ground, &at.ours, &job)))
     }
 
-    fn file(&self, job: Job) -> Option<Turn<'_>> {
+    fn file(&self, job: BlockJob) -> Option<BenchTurn<'_>> {
         Some(Box::new(move || job::directly(&self.file, &job)))
     }
 }

@@ -21,25 +21,25 @@ use nine_net::ether::Ether;
 use nine_net::{Env, rt};
 use nine_sim::delay::Side;
 
-use super::cables::{Cable, Ground};
-use super::job::{Job, Meter, Op, SECTOR, check};
-use crate::child::Child;
+use super::cables::{EtherCable, EtherTestbed};
+use super::job::{BlockJob, BlockOp, OperationMeter, SECTOR, check};
+use crate::child::ChildProcess;
 use crate::server::SILENCE;
 
 /// Addresses of our targets, and of the peers' targets.
 pub const OURS: &str = "1.0";
 pub const THEIRS: &str = "2.0";
 /// A disk without an answer for this long is an error.
-const PATIENCE: Duration = Duration::from_secs(5);
+const DISK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Starts `ninefold aoe target` on these cables.
 pub fn target(
-    ground: &Ground,
+    ground: &EtherTestbed,
     program: &Path,
     file: &Path,
-    cables: &[&Cable],
+    cables: &[&EtherCable],
     run: &Path,
-) -> io::Result<Child> {
+) -> io::Result<ChildProcess> {
     let mut words: Vec<OsString> = vec![program.into()];
     words.extend(["--config", "/dev/null", "aoe", "target", OURS].map(OsString::from));
     words.push(file.into());
@@ -51,7 +51,7 @@ pub fn target(
 }
 
 /// Waits until a program has reported that it is ready.
-pub fn said(child: &mut Child, log: &Path, what: &str) -> io::Result<()> {
+pub fn said(child: &mut ChildProcess, log: &Path, what: &str) -> io::Result<()> {
     let begun = Instant::now();
     while !std::fs::read_to_string(log)?.contains(what) {
         if child.has_ended()? || begun.elapsed() > SILENCE {
@@ -64,25 +64,25 @@ pub fn said(child: &mut Child, log: &Path, what: &str) -> io::Result<()> {
 }
 
 /// Runs a job with our initiator, on a target that is reached over all of these cables.
-pub fn turn(ground: &Ground, cables: &[&Cable], target: &str, job: &Job) -> io::Result<f64> {
+pub fn turn(ground: &EtherTestbed, cables: &[&EtherCable], target: &str, job: &BlockJob) -> io::Result<f64> {
     let mut meter = None;
-    work(ground, cables, target, job, |_| meter.get_or_insert_with(|| Meter::new(job)).done())?;
+    work(ground, cables, target, job, |_| meter.get_or_insert_with(|| OperationMeter::new(job)).done())?;
     meter.ok_or_else(|| io::Error::other("nothing was done"))?.figure()
 }
 
 /// Like [`turn`], until `go_on` returns false. It is called at the end of each operation.
 pub fn work(
-    ground: &Ground,
-    cables: &[&Cable],
+    ground: &EtherTestbed,
+    cables: &[&EtherCable],
     target: &str,
-    job: &Job,
+    job: &BlockJob,
     mut go_on: impl FnMut(Instant) -> bool + Send,
 ) -> io::Result<()> {
     let target: Address = target.parse().map_err(|_| io::ErrorKind::InvalidInput)?;
     let main = async |env: rt::Real| {
-        let open = |cable: &&Cable| Ok(Ether::open(&cable.name, ETHER_TYPE)?.hearing_all());
+        let open = |cable: &&EtherCable| Ok(Ether::open(&cable.name, ETHER_TYPE)?.hearing_all());
         let links = cables.iter().map(open).collect::<io::Result<Vec<_>>>()?;
-        let (disk, driver) = disk(links, target, PATIENCE, env.clock());
+        let (disk, driver) = disk(links, target, DISK_TIMEOUT, env.clock());
         // The driver's error also reaches the waiting operations.
         env.spawn(Box::pin(async move { drop(driver.await) }));
         let disk = Arc::new(disk);
@@ -104,18 +104,18 @@ async fn found_everywhere(disk: &Disk, cables: usize, env: rt::Real) -> io::Resu
             }
         }
     };
-    match select(pin!(all), env.sleep_until(env.now() + PATIENCE)).await {
+    match select(pin!(all), env.sleep_until(env.now() + DISK_TIMEOUT)).await {
         Either::Left(_) => Ok(()),
         Either::Right(_) => Err(io::Error::other(format!("not all paths were found:\n{}", disk.status()))),
     }
 }
 
-async fn run(disk: &dyn Device, job: &Job, go_on: &mut impl FnMut(Instant) -> bool) -> io::Result<()> {
+async fn run(disk: &dyn Device, job: &BlockJob, go_on: &mut impl FnMut(Instant) -> bool) -> io::Result<()> {
     let data = Bytes::from(vec![0x5a; job.size as usize]);
     let begin = |at: u64| {
         let call = match job.op {
-            Op::Read => disk.read(at / SECTOR, job.size / SECTOR),
-            Op::Write => disk.write(at / SECTOR, data.clone()),
+            BlockOp::Read => disk.read(at / SECTOR, job.size / SECTOR),
+            BlockOp::Write => disk.write(at / SECTOR, data.clone()),
         };
         async move { (at, call.await) }
     };
@@ -123,7 +123,7 @@ async fn run(disk: &dyn Device, job: &Job, go_on: &mut impl FnMut(Instant) -> bo
     let mut under_way: FuturesUnordered<_> = places.by_ref().take(job.depth).map(begin).collect();
     while let Some((at, ended)) = under_way.next().await {
         let data = ended.map_err(io::Error::other)?;
-        if job.op == Op::Read {
+        if job.op == BlockOp::Read {
             check(at, &data)?;
         }
         if !go_on(Instant::now()) {

@@ -13,23 +13,23 @@ use nine_net::nonet::Link;
 use nine_net::{Env, rt};
 use nine_sim::delay::Side;
 
-use super::cables::{Cable, Ground};
-use super::job::{Job, Meter, Op, SECTOR};
+use super::cables::{EtherCable, EtherTestbed};
+use super::job::{BlockJob, BlockOp, OperationMeter, SECTOR};
 use crate::child;
 
 /// AoE bytes before the data: the size of a frame without data.
 const HEADER: usize = 22;
 /// Frames in one receive or send call.
-const BATCH: usize = 32;
+const FRAMES_PER_CALL_MAX: usize = 32;
 /// Frames in flight, as many as our target queues.
-const WINDOW: usize = 64;
+const FRAMES_IN_FLIGHT_MAX: usize = 64;
 /// A frame that has not arrived after this time is lost.
 const LOST: Duration = Duration::from_millis(200);
 
 /// Answers requests on an interface, forever.
 pub fn answer(interface: &str) -> io::Result<()> {
     rt::block_on(async |_| {
-        let mut lane = Socket::open(interface)?;
+        let mut lane = FrameSocket::open(interface)?;
         child::ready();
         let zeros = vec![0; lane.ether.mtu()];
         poll_fn(|cx| {
@@ -46,23 +46,23 @@ pub fn answer(interface: &str) -> io::Result<()> {
 }
 
 /// A packet socket with buffers for received frames, and the answers to send: destination and length.
-struct Socket {
+struct FrameSocket {
     ether: Ether,
     rooms: Vec<Vec<u8>>,
     waiting: Vec<(Mac, usize)>,
 }
 
-impl Socket {
+impl FrameSocket {
     fn open(interface: &str) -> io::Result<Self> {
         let ether = Ether::open(interface, ETHER_TYPE)?;
-        let rooms = vec![vec![0; ether.mtu()]; BATCH];
+        let rooms = vec![vec![0; ether.mtu()]; FRAMES_PER_CALL_MAX];
         Ok(Self { ether, rooms, waiting: Vec::new() })
     }
 
     /// Receives frames. Returns their senders and the lengths they request.
     fn receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Vec<(Mac, usize)>>> {
         let mut all = self.rooms.iter_mut();
-        let mut rooms: [Room<'_>; BATCH] =
+        let mut rooms: [Room<'_>; FRAMES_PER_CALL_MAX] =
             std::array::from_fn(|_| Room::new(all.next().map_or(&mut [], Vec::as_mut_slice)));
         let n = ready!(self.ether.poll_recv_many(cx, &mut rooms))?;
         let came = rooms[..n].iter().filter_map(|room| Some((room.came?.1, asked(room.bytes))));
@@ -71,9 +71,9 @@ impl Socket {
 
     /// Sends as many waiting answers as possible at once.
     fn send(&mut self, cx: &mut Context<'_>, head: &[u8], data: &[u8]) -> Poll<io::Result<()>> {
-        let count = self.waiting.len().min(BATCH);
+        let count = self.waiting.len().min(FRAMES_PER_CALL_MAX);
         let nothing = Packet { to: Mac([0; 6]), parts: [&[], &[]] };
-        let mut packets = [nothing; BATCH];
+        let mut packets = [nothing; FRAMES_PER_CALL_MAX];
         for (packet, (to, len)) in packets.iter_mut().zip(&self.waiting) {
             *packet = Packet { to: *to, parts: [head, &data[..(*len).min(data.len()) - head.len()]] };
         }
@@ -95,23 +95,23 @@ fn pieces(size: u64, mtu: u32) -> Vec<usize> {
 }
 
 /// Runs the closest equivalent of a job on a cable; the other end [answers](answer).
-pub fn turn(ground: &Ground, cable: &Cable, job: &Job) -> io::Result<f64> {
+pub fn turn(ground: &EtherTestbed, cable: &EtherCable, job: &BlockJob) -> io::Result<f64> {
     let to = cable.mac(Side::There)?;
     ground.far.run(Side::Here, || {
         rt::block_on(async |env| {
-            let socket = Socket::open(&cable.name)?;
+            let socket = FrameSocket::open(&cable.name)?;
             let pieces = pieces(job.size, cable.mtu);
             let all = pieces.len() * job.depth;
-            let mut asker = Asker {
+            let mut asker = FrameRequester {
                 socket,
                 to,
                 op: job.op,
                 pieces,
                 next: 0,
-                room: all.min(WINDOW),
+                room: all.min(FRAMES_IN_FLIGHT_MAX),
                 data: vec![0; 1 << 14],
             };
-            let mut meter = Meter::new(job);
+            let mut meter = OperationMeter::new(job);
             let (mut came, mut last) = (0, Instant::now());
             let mut late = env.sleep_until(env.now() + LOST);
             poll_fn(|cx| {
@@ -120,14 +120,15 @@ pub fn turn(ground: &Ground, cable: &Cable, job: &Job) -> io::Result<f64> {
                     // After a silence, send again.
                     if late.as_mut().poll(cx).is_ready() {
                         if last.elapsed() >= LOST {
-                            asker.room = all.min(WINDOW);
+                            asker.room = all.min(FRAMES_IN_FLIGHT_MAX);
                             last = Instant::now();
                         }
                         late = env.sleep_until(env.now() + LOST);
                         continue;
                     }
                     let answers = ready!(asker.socket.receive(cx))?.len();
-                    (asker.room, last) = ((asker.room + answers).min(all.min(WINDOW)), Instant::now());
+                    (asker.room, last) =
+                        ((asker.room + answers).min(all.min(FRAMES_IN_FLIGHT_MAX)), Instant::now());
                     for _ in 0..answers {
                         came += 1;
                         if came % asker.pieces.len() == 0 && !meter.done() {
@@ -143,10 +144,10 @@ pub fn turn(ground: &Ground, cable: &Cable, job: &Job) -> io::Result<f64> {
 }
 
 /// The requesting side.
-struct Asker {
-    socket: Socket,
+struct FrameRequester {
+    socket: FrameSocket,
     to: Mac,
-    op: Op,
+    op: BlockOp,
     pieces: Vec<usize>,
     next: usize,
     /// Frames that may be sent now.
@@ -154,7 +155,7 @@ struct Asker {
     data: Vec<u8>,
 }
 
-impl Asker {
+impl FrameRequester {
     /// Sends requests of one length, as many as allowed. Returns whether any were sent.
     fn ask(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         if self.room == 0 {
@@ -162,12 +163,13 @@ impl Asker {
         }
         let len = self.pieces[self.next % self.pieces.len()];
         let (question, answer) = match self.op {
-            Op::Read => (HEADER, HEADER + len),
-            Op::Write => (HEADER + len, HEADER),
+            BlockOp::Read => (HEADER, HEADER + len),
+            BlockOp::Write => (HEADER + len, HEADER),
         };
         let rest =
             self.pieces[self.next % self.pieces.len()..].iter().take_while(|other| **other == len).count();
-        let count = if self.pieces.len() == 1 { self.room } else { rest.min(self.room) }.min(BATCH);
+        let count =
+            if self.pieces.len() == 1 { self.room } else { rest.min(self.room) }.min(FRAMES_PER_CALL_MAX);
         self.socket.waiting = vec![(self.to, question); count];
         let mut head = [0; HEADER];
         head[..2].copy_from_slice(&(answer as u16).to_be_bytes());

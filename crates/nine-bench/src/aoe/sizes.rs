@@ -3,25 +3,25 @@
 
 use std::io;
 
-use super::job::{Job, Op, Order};
-use super::{Contest, Stand, ours};
+use super::job::{BlockJob, BlockOp, OffsetOrder};
+use super::{AoeContest, AoeTestbed, ours};
 use crate::peers::vblade;
-use crate::report::{Race, Report, Row, Turn, alternate, interleave};
+use crate::report::{BenchRace, BenchReport, BenchTurn, ReportRow, alternate, interleave};
 use crate::stats::median;
 
 const SIZES: [u64; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 const DEPTHS: [usize; 3] = [1, 8, 64];
 /// From the seed paper: block size of a frame, and blocks that are read ahead.
-const BLOCK: u64 = 8 << 10;
-const AHEAD: usize = 20;
+const SEED_BLOCK_LEN: u64 = 8 << 10;
+const SEED_BLOCKS_AHEAD: usize = 20;
 
 /// Reads of 64 KiB at depth 32; also our target beside vblade.
-pub(super) fn read64k(contest: &Contest, report: &mut Report) -> io::Result<()> {
-    let read = contest.job(Op::Read, Order::Sequential, 64 << 10, 32);
+pub(super) fn read64k(contest: &AoeContest, report: &mut BenchReport) -> io::Result<()> {
+    let read = contest.job(BlockOp::Read, OffsetOrder::Sequential, 64 << 10, 32);
     let deep = deep(contest)?;
     let [plain, target, ..] = &measure(contest, report, read, |stand| {
         let what = format!("9000 {}: vblade -b 64, unranked", read.name());
-        vec![Race {
+        vec![BenchRace {
             what,
             unit: read.unit(),
             turns: [contest.ours(stand, read), contest.vblade(deep, read), None],
@@ -36,8 +36,8 @@ pub(super) fn read64k(contest: &Contest, report: &mut Report) -> io::Result<()> 
 }
 
 /// Writes of 64 KiB at depth 32.
-pub(super) fn write64k(contest: &Contest, report: &mut Report) -> io::Result<()> {
-    let write = contest.job(Op::Write, Order::Sequential, 64 << 10, 32);
+pub(super) fn write64k(contest: &AoeContest, report: &mut BenchReport) -> io::Result<()> {
+    let write = contest.job(BlockOp::Write, OffsetOrder::Sequential, 64 << 10, 32);
     let rows = measure(contest, report, write, |_| Vec::new())?;
     report.key("write64k_vs_raw", rows[0].vs_limit());
     report.key("write64k_vs_nbd", rows[0].vs_peer());
@@ -45,16 +45,16 @@ pub(super) fn write64k(contest: &Contest, report: &mut Report) -> io::Result<()>
 }
 
 /// Random reads of 4 KiB at depth 64.
-pub(super) fn rand4k(contest: &Contest, report: &mut Report) -> io::Result<()> {
-    let random = contest.job(Op::Read, Order::Random, 4 << 10, 64);
+pub(super) fn rand4k(contest: &AoeContest, report: &mut BenchReport) -> io::Result<()> {
+    let random = contest.job(BlockOp::Read, OffsetOrder::Random, 4 << 10, 64);
     let rows = measure(contest, report, random, |_| Vec::new())?;
     report.key("rand4k_vs_nbd", rows[0].vs_peer());
     Ok(())
 }
 
 /// Random reads of 4 KiB, one at a time.
-pub(super) fn depth1(contest: &Contest, report: &mut Report) -> io::Result<()> {
-    let one = contest.job(Op::Read, Order::Random, 4 << 10, 1);
+pub(super) fn depth1(contest: &AoeContest, report: &mut BenchReport) -> io::Result<()> {
+    let one = contest.job(BlockOp::Read, OffsetOrder::Random, 4 << 10, 1);
     let rows = measure(contest, report, one, |_| Vec::new())?;
     report.key("depth1_vs_raw", rows[0].vs_limit());
     report.key("depth1_vs_nbd", rows[0].vs_peer());
@@ -64,11 +64,11 @@ pub(super) fn depth1(contest: &Contest, report: &mut Report) -> io::Result<()> {
 /// Runs a job beside NBD and bare frames, then beside vblade and the file, then the races of
 /// `more`. Returns the rows.
 fn measure<'c>(
-    contest: &'c Contest,
-    report: &mut Report,
-    job: Job,
-    more: impl FnOnce(&'c Stand) -> Vec<Race<'c>>,
-) -> io::Result<Vec<Row>> {
+    contest: &'c AoeContest,
+    report: &mut BenchReport,
+    job: BlockJob,
+    more: impl FnOnce(&'c AoeTestbed) -> Vec<BenchRace<'c>>,
+) -> io::Result<Vec<ReportRow>> {
     let [stand, _] = &contest.plain;
     contest.serve(&[&stand.ours], &[])?;
     let mut races = vec![beside_nbd(contest, stand, job), beside_vblade(contest, stand, job)];
@@ -78,39 +78,39 @@ fn measure<'c>(
     Ok(rows)
 }
 
-fn beside_nbd<'c>(contest: &'c Contest, at: &'c Stand, job: Job) -> Race<'c> {
+fn beside_nbd<'c>(contest: &'c AoeContest, at: &'c AoeTestbed, job: BlockJob) -> BenchRace<'c> {
     let turns = [contest.ours(at, job), contest.nbd(&at.ours, job), contest.raw(at, job)];
-    Race { what: format!("{} {}: nbdkit", at.ours.mtu, job.name()), unit: job.unit(), turns }
+    BenchRace { what: format!("{} {}: nbdkit", at.ours.mtu, job.name()), unit: job.unit(), turns }
 }
 
-fn beside_vblade<'c>(contest: &'c Contest, at: &'c Stand, job: Job) -> Race<'c> {
+fn beside_vblade<'c>(contest: &'c AoeContest, at: &'c AoeTestbed, job: BlockJob) -> BenchRace<'c> {
     let turns = [contest.ours(at, job), contest.vblade(at, job), contest.file(job)];
-    Race { what: format!("{} {}: vblade", at.ours.mtu, job.name()), unit: job.unit(), turns }
+    BenchRace { what: format!("{} {}: vblade", at.ours.mtu, job.name()), unit: job.unit(), turns }
 }
 
 /// Starts vblade with as many buffers as our target has.
-fn deep(contest: &Contest) -> io::Result<&Stand> {
+fn deep(contest: &AoeContest) -> io::Result<&AoeTestbed> {
     let cable = contest.ground.direct(5, 9000, false)?;
     let run = contest.run.path();
     let vblade = vblade::start(&contest.ground.far, &cable.name, &contest.file, 64, run)?;
-    let stand = Stand { ours: cable.clone(), theirs: cable, vblade, frames: None };
+    let stand = AoeTestbed { ours: cable.clone(), theirs: cable, vblade, frames: None };
     Ok(contest.deep.get_or_init(|| stand))
 }
 
 /// Reads with the kernel's segment offloads, which matter for TCP only.
-pub(super) fn offloads(contest: &Contest, report: &mut Report) -> io::Result<()> {
-    let read = contest.job(Op::Read, Order::Sequential, 64 << 10, 32);
+pub(super) fn offloads(contest: &AoeContest, report: &mut BenchReport) -> io::Result<()> {
+    let read = contest.job(BlockOp::Read, OffsetOrder::Sequential, 64 << 10, 32);
     let cable = contest.ground.direct(6, 9000, true)?;
     contest.serve(&[&cable], &[])?;
     let ours = || ours::turn(&contest.ground, &[&cable], ours::OURS, &read);
-    let turns: [Option<Turn<'_>>; 3] = [Some(Box::new(ours)), contest.nbd(&cable, read), None];
+    let turns: [Option<BenchTurn<'_>>; 3] = [Some(Box::new(ours)), contest.nbd(&cable, read), None];
     let what = format!("9000 {}: nbdkit, offloads on", read.name());
     report.push(alternate(what, read.unit(), contest.pace.of(9, 3, 1), turns)?);
     Ok(())
 }
 
 /// Measures all sizes, depths, orders, directions and packet lengths.
-pub(super) fn sweep(contest: &Contest, report: &mut Report) -> io::Result<()> {
+pub(super) fn sweep(contest: &AoeContest, report: &mut BenchReport) -> io::Result<()> {
     let pace = contest.pace;
     for (stand, mtu) in contest.plain.iter().zip(["9000", "1500"]) {
         let standard = mtu == "1500";
@@ -118,10 +118,10 @@ pub(super) fn sweep(contest: &Contest, report: &mut Report) -> io::Result<()> {
         for size in SIZES {
             for depth in DEPTHS {
                 for (op, order) in [
-                    (Op::Read, Order::Sequential),
-                    (Op::Write, Order::Sequential),
-                    (Op::Read, Order::Random),
-                    (Op::Write, Order::Random),
+                    (BlockOp::Read, OffsetOrder::Sequential),
+                    (BlockOp::Write, OffsetOrder::Sequential),
+                    (BlockOp::Read, OffsetOrder::Random),
+                    (BlockOp::Write, OffsetOrder::Random),
                 ] {
                     let some = matches!(size >> 10, 4 | 64 | 1024) && depth != 8;
                     let few =
@@ -142,17 +142,17 @@ pub(super) fn sweep(contest: &Contest, report: &mut Report) -> io::Result<()> {
 }
 
 /// Selects the combinations to measure if there is no time for all.
-fn op_goes_with(op: Op, order: Order) -> bool {
-    (op == Op::Read) == (order == Order::Random)
+fn op_goes_with(op: BlockOp, order: OffsetOrder) -> bool {
+    (op == BlockOp::Read) == (order == OffsetOrder::Random)
 }
 
 /// Repeats the measurements of the seed paper.
-pub(super) fn seed(contest: &Contest, report: &mut Report) -> io::Result<()> {
+pub(super) fn seed(contest: &AoeContest, report: &mut BenchReport) -> io::Result<()> {
     let [stand, _] = &contest.plain;
     contest.serve(&[&stand.ours], &[])?;
-    let job = |order, depth| contest.job(Op::Read, order, BLOCK, depth);
-    let mut run = |job: Job, what: &str| -> io::Result<f64> {
-        let row: Row = alternate(
+    let job = |order, depth| contest.job(BlockOp::Read, order, SEED_BLOCK_LEN, depth);
+    let mut run = |job: BlockJob, what: &str| -> io::Result<f64> {
+        let row: ReportRow = alternate(
             format!("9000 {}, {what}: nbdkit", job.name()),
             job.unit(),
             contest.pace.of(9, 3, 1),
@@ -160,18 +160,18 @@ pub(super) fn seed(contest: &Contest, report: &mut Report) -> io::Result<()> {
         )?;
         Ok(median(&report.push(row).ours).unwrap_or_default())
     };
-    let one = run(job(Order::Sequential, 1), "one reader")?;
-    let two = run(job(Order::Sequential, 2), "two readers")?;
-    let ahead = run(job(Order::Sequential, AHEAD), "read ahead")?;
-    let columns = run(job(Order::Columns, AHEAD), "read ahead")?;
-    let rate = BLOCK as f64 / one;
+    let one = run(job(OffsetOrder::Sequential, 1), "one reader")?;
+    let two = run(job(OffsetOrder::Sequential, 2), "two readers")?;
+    let ahead = run(job(OffsetOrder::Sequential, SEED_BLOCKS_AHEAD), "read ahead")?;
+    let columns = run(job(OffsetOrder::Columns, SEED_BLOCKS_AHEAD), "read ahead")?;
+    let rate = SEED_BLOCK_LEN as f64 / one;
     let gigabyte = |rate: f64| 1e9 / rate / 1e6;
     report.notes.extend([
         "the seed (SR1521, Ethernet of 1 Gbit/s), and here (a cable without a limit):".into(),
         format!("  8 KiB, one at a time          79 us, 103 MB/s     {one:.0} us, {rate:.0} MB/s"),
         format!("  two readers                   201 MB/s            {two:.0} MB/s"),
         format!(
-            "  1 GB, plain and read ahead    25.5 s -> 13.75 s   {:.1} s -> {:.2} s ({AHEAD} blocks ahead)",
+            "  1 GB, plain and read ahead    25.5 s -> 13.75 s   {:.1} s -> {:.2} s ({SEED_BLOCKS_AHEAD} blocks ahead)",
             gigabyte(rate),
             gigabyte(ahead)
         ),

@@ -4,24 +4,25 @@
 use std::io;
 use std::time::Instant;
 
-use super::serve::Shape;
-use super::stand::Stand;
-use super::{Contest, bulk, work};
-use crate::place::Place;
-use crate::report::{Report, Row};
+use super::serve::ArchiveShape;
+use super::stand::ArchiveTestbed;
+use super::{ArchiveContest, bulk, work};
+use crate::place::CpuPlacement;
+use crate::report::{BenchReport, ReportRow};
 
 const FILE: &str = "large";
 
-pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
-    Place::Free.arrange(&[])?;
+pub(super) fn measure(contest: &ArchiveContest, report: &mut BenchReport) -> io::Result<()> {
+    CpuPlacement::Free.arrange(&[])?;
     let size = contest.large();
     let mib = size >> 20;
     // Each dump contains the file; there is one dump for each round and one before.
     let rounds = contest.rounds() as u64;
     let worm = mib * (rounds + 3) + 1024;
-    let alone = Stand::archive(Shape::of(0, worm))?;
-    let cached = Stand::archive(Shape { fastworm: true, ..Shape::of(mib * 3 + 256, worm) })?;
-    let row = |what: String, unit| Row { what, unit, ..Row::default() };
+    let alone = ArchiveTestbed::archive(ArchiveShape::of(0, worm))?;
+    let cached =
+        ArchiveTestbed::archive(ArchiveShape { fastworm: true, ..ArchiveShape::of(mib * 3 + 256, worm) })?;
+    let row = |what: String, unit| ReportRow { what, unit, ..ReportRow::default() };
     let mut write = row(format!("no cache / with one: write and fsync, {mib} MiB"), "GB/s");
     let mut dump = row(format!("no cache / with one: a dump of {mib} MiB until it is on the worm"), "s");
     let mut both = row(format!("no cache / with one: {mib} MiB written, synced and dumped"), "MiB/s");

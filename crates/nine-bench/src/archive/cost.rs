@@ -5,12 +5,12 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use super::serve::Shape;
-use super::stand::Stand;
-use super::work::{self, Blocks};
-use super::{Contest, bulk};
-use crate::place::Place;
-use crate::report::{Report, Row, Turn};
+use super::serve::ArchiveShape;
+use super::stand::ArchiveTestbed;
+use super::work::{self, BlockAccess};
+use super::{ArchiveContest, bulk};
+use crate::place::CpuPlacement;
+use crate::report::{BenchReport, BenchTurn, ReportRow};
 use crate::turns::read_whole;
 
 const DEPTH: u16 = 8;
@@ -21,20 +21,20 @@ const TREE: &str = "tree";
 /// The file that is written anew.
 const NEW: &str = "new";
 
-pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
-    Place::Free.arrange(&[])?;
+pub(super) fn measure(contest: &ArchiveContest, report: &mut BenchReport) -> io::Result<()> {
+    CpuPlacement::Free.arrange(&[])?;
     let mib = contest.pace.of(256, 64, 2);
-    let stand = Stand::archive(Shape::of(mib * 4 + 256, mib * 40 + 1024))?;
+    let stand = ArchiveTestbed::archive(ArchiveShape::of(mib * 4 + 256, mib * 40 + 1024))?;
     work::write(&stand.server(), WORK, 0, WORK_SIZE, 1)?;
     let kinds = [("read 64 KiB", 64, None), ("read 4 KiB", 4, None), ("write 4 KiB", 4, Some(1))];
     let mut worst = None;
     for (what, kib, writes) in kinds {
-        let blocks = |tag| Blocks::new(tag, WORK_SIZE, kib << 10, writes);
+        let blocks = |tag| BlockAccess::new(tag, WORK_SIZE, kib << 10, writes);
         let mut load = work::load(&stand.server(), WORK, DEPTH, blocks)?;
-        let mut row = Row {
+        let mut row = ReportRow {
             what: format!("{what}, depth {DEPTH}, {mib} MiB are copied / not"),
             unit: "k/s",
-            ..Row::default()
+            ..ReportRow::default()
         };
         for round in 0..contest.pace.of(7, 3, 1) {
             work::write(&stand.server(), TREE, 0, mib << 20, round)?;
@@ -57,24 +57,24 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
 }
 
 /// Measures one client that rereads a file in memory, then one that writes files anew.
-fn sequential(contest: &Contest, report: &mut Report) -> io::Result<()> {
+fn sequential(contest: &ArchiveContest, report: &mut BenchReport) -> io::Result<()> {
     let copied = contest.pace.of(contest.large() >> 20, 128, 4);
     let (mib, tree) = ((copied / 8).max(1), copied << 20);
     let size = mib << 20;
-    let stand = Stand::archive(Shape::of(copied * 4 + 256, copied * 10 + 1024))?;
+    let stand = ArchiveTestbed::archive(ArchiveShape::of(copied * 4 + 256, copied * 10 + 1024))?;
     work::write(&stand.server(), WORK, 0, size, 1)?;
-    let kinds: [(&str, Turn<'_>); 2] = [
+    let kinds: [(&str, BenchTurn<'_>); 2] = [
         ("read", Box::new(|| read_whole(&stand.server(), WORK, size)?())),
         ("write and fsync", Box::new(|| bulk::write_new(&stand, NEW, size))),
     ];
     for (what, mut turn) in kinds {
-        let mut row = Row {
+        let mut row = ReportRow {
             what: format!("sequential {what}, {mib} MiB, {copied} MiB are copied / not"),
             unit: "GB/s",
-            ..Row::default()
+            ..ReportRow::default()
         };
         let what = format!("a dump of {copied} MiB: copied, beside a sequential {what}");
-        let mut copy = Row { what, unit: "s", ..Row::default() };
+        let mut copy = ReportRow { what, unit: "s", ..ReportRow::default() };
         for round in 0..contest.pace.of(3, 2, 1) {
             work::write(&stand.server(), TREE, 0, tree, 10 + round)?;
             stand.sync()?;
@@ -93,7 +93,7 @@ fn sequential(contest: &Contest, report: &mut Report) -> io::Result<()> {
 }
 
 /// Returns the figures of turns until a dump is copied. A turn that ends after the copy does not count.
-fn while_copied(stand: &Stand, mut turn: impl FnMut() -> io::Result<f64>) -> io::Result<Vec<f64>> {
+fn while_copied(stand: &ArchiveTestbed, mut turn: impl FnMut() -> io::Result<f64>) -> io::Result<Vec<f64>> {
     let (done, mut during) = (AtomicBool::new(false), Vec::new());
     let tell = stand.teller("dump wait")?;
     std::thread::scope(|scope| {

@@ -3,18 +3,24 @@
 use std::io;
 use std::time::Duration;
 
-use super::Contest;
-use super::stand::Stand;
-use super::work::{self, Blocks};
-use crate::report::{Report, Row};
+use super::ArchiveContest;
+use super::stand::ArchiveTestbed;
+use super::work::{self, BlockAccess};
+use crate::report::{BenchReport, ReportRow};
 
 /// Writes to this file, kills the archive and opens it, several times.
-pub(super) fn measure(contest: &Contest, stand: &Stand, file: &str, report: &mut Report) -> io::Result<()> {
+pub(super) fn measure(
+    contest: &ArchiveContest,
+    stand: &ArchiveTestbed,
+    file: &str,
+    report: &mut BenchReport,
+) -> io::Result<()> {
     let mut times = Vec::new();
     // Sync first: unsynced data would be lost with the first kill.
     stand.sync()?;
     for _ in 0..contest.pace.of(9, 3, 1) {
-        let mut load = work::load(&stand.server(), file, 8, |tag| Blocks::new(tag, 1 << 20, 4096, Some(1)))?;
+        let mut load =
+            work::load(&stand.server(), file, 8, |tag| BlockAccess::new(tag, 1 << 20, 4096, Some(1)))?;
         let writer = std::thread::spawn(move || load.run(Duration::from_secs(60)));
         std::thread::sleep(contest.pace.turn() * 5);
         times.push(stand.crash()? / 1e3);
@@ -25,6 +31,6 @@ pub(super) fn measure(contest: &Contest, stand: &Stand, file: &str, report: &mut
     let text = stand.ask("status")?;
     let files = text.lines().find(|line| line.starts_with("files ")).unwrap_or("an archive");
     let what = format!("opened after a crash, {files}");
-    report.push(Row { what, unit: "s", ours: times, ..Row::default() });
+    report.push(ReportRow { what, unit: "s", ours: times, ..ReportRow::default() });
     Ok(())
 }

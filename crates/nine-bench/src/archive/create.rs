@@ -11,31 +11,35 @@ use nine_proto::{Fid, OpenFlags, Tag};
 use rustix::fs::syncfs;
 use rustix::process::getegid;
 
-use super::Contest;
-use super::serve::Shape;
-use super::stand::Stand;
+use super::ArchiveContest;
+use super::serve::ArchiveShape;
+use super::stand::ArchiveTestbed;
 use crate::files::file_name;
-use crate::place::Place;
-use crate::report::{Report, Row};
-use crate::wire::{Conn, Cycle, Load, encoded};
+use crate::place::CpuPlacement;
+use crate::report::{BenchReport, ReportRow};
+use crate::wire::{CycleLoad, LeanConnection, MessageCycle, encoded};
 
 /// Files in flight at a time, each in a separate directory with its predecessors and successors.
 const DEPTH: u16 = 32;
 /// Size of a file, bytes.
-const SIZE: usize = 1024;
+const FILE_LEN: usize = 1024;
 /// First fids of the directories, and of new files.
 const DIRS: u32 = 100;
 const FILES: u32 = 1000;
 
-pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+pub(super) fn measure(contest: &ArchiveContest, report: &mut BenchReport) -> io::Result<()> {
     let each = contest.pace.of(1_000_000, 20_000, 640) / u32::from(DEPTH);
     let count = each * u32::from(DEPTH);
     // A small file occupies no block of its own.
     let mib = u64::from(count) / 100 + 256;
-    let (ours, disk) = (Stand::archive(Shape::of(mib, mib))?, Stand::disk()?);
-    Place::Free.arrange(&[])?;
+    let (ours, disk) = (ArchiveTestbed::archive(ArchiveShape::of(mib, mib))?, ArchiveTestbed::disk()?);
+    CpuPlacement::Free.arrange(&[])?;
     let direct = disk.dir().join("direct");
-    let row = |what| Row { what: format!("{what} {count} files of 1 KiB"), unit: "k/s", ..Row::default() };
+    let row = |what| ReportRow {
+        what: format!("{what} {count} files of 1 KiB"),
+        unit: "k/s",
+        ..ReportRow::default()
+    };
     let mut rows =
         ["create, sync:", "create, before the sync:", "remove, sync:", "remove, before the sync:"].map(row);
     let begun = Instant::now();
@@ -50,7 +54,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
         for stand in [&ours, &disk] {
             syncfs(File::open(stand.dir())?)?;
             make_dirs(stand)?;
-            let [made, removed] = [What::Make, What::Remove]
+            let [made, removed] = [FileAction::Make, FileAction::Remove]
                 .map(|what| timed(each, || work(stand, what, each), || stand.sync()));
             figures.push([made?, removed?].concat());
             remove_dirs(stand)?;
@@ -87,25 +91,25 @@ fn timed(
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum What {
+enum FileAction {
     Make,
     Remove,
 }
 
 /// The sequence of files of one of the parallel operations.
-struct Files {
-    what: What,
+struct FileSequence {
+    what: FileAction,
     tag: Tag,
     each: u32,
     data: Vec<u8>,
 }
 
-impl Cycle for Files {
+impl MessageCycle for FileSequence {
     fn put(&mut self, n: usize, out: &mut Vec<u8>) -> bool {
         let (dir, fid) = (Fid(DIRS + u32::from(self.tag.0)), Fid(FILES + u32::from(self.tag.0)));
         let (file, step) = match self.what {
-            What::Make => (n as u32 / 4, n % 4),
-            What::Remove => (n as u32, 4),
+            FileAction::Make => (n as u32 / 4, n % 4),
+            FileAction::Remove => (n as u32, 4),
         };
         if file >= self.each {
             return false;
@@ -130,10 +134,10 @@ impl Cycle for Files {
 }
 
 /// Processes all files of all directories.
-fn work(stand: &Stand, what: What, each: u32) -> io::Result<()> {
+fn work(stand: &ArchiveTestbed, what: FileAction, each: u32) -> io::Result<()> {
     let conn = on_dirs(stand)?;
-    let data = super::pattern(SIZE, each.into());
-    Load::new(vec![conn], DEPTH, |_, tag| Files { what, tag, each, data: data.clone() })?
+    let data = super::pattern(FILE_LEN, each.into());
+    CycleLoad::new(vec![conn], DEPTH, |_, tag| FileSequence { what, tag, each, data: data.clone() })?
         .run(std::time::Duration::ZERO)?;
     Ok(())
 }
@@ -142,7 +146,7 @@ fn dir_name(n: u16) -> String {
     format!("dir{n}")
 }
 
-fn make_dirs(stand: &Stand) -> io::Result<()> {
+fn make_dirs(stand: &ArchiveTestbed) -> io::Result<()> {
     let mut conn = stand.server().dial()?;
     for n in 0..DEPTH {
         let name = dir_name(n);
@@ -152,7 +156,7 @@ fn make_dirs(stand: &Stand) -> io::Result<()> {
     Ok(())
 }
 
-fn remove_dirs(stand: &Stand) -> io::Result<()> {
+fn remove_dirs(stand: &ArchiveTestbed) -> io::Result<()> {
     let mut conn = stand.server().dial()?;
     for n in 0..DEPTH {
         let name = dir_name(n);
@@ -162,7 +166,7 @@ fn remove_dirs(stand: &Stand) -> io::Result<()> {
 }
 
 /// Opens a connection with a fid on each directory.
-fn on_dirs(stand: &Stand) -> io::Result<Conn> {
+fn on_dirs(stand: &ArchiveTestbed) -> io::Result<LeanConnection> {
     let mut conn = stand.server().dial()?;
     for n in 0..DEPTH {
         conn.walk(Fid(0), Fid(DIRS + u32::from(n)), dir_name(n).as_bytes())?;
@@ -171,7 +175,7 @@ fn on_dirs(stand: &Stand) -> io::Result<Conn> {
 }
 
 fn make(dir: &Path, each: u32) -> io::Result<()> {
-    let data = super::pattern(SIZE, each.into());
+    let data = super::pattern(FILE_LEN, each.into());
     for n in 0..DEPTH {
         std::fs::create_dir_all(dir.join(dir_name(n)))?;
     }

@@ -8,37 +8,37 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nine_block::{Device, Io, Op, Shape};
 
-pub(super) struct Few(Arc<Inner>);
+pub(super) struct LimitedDevice(Arc<LimitedDeviceShared>);
 
-struct Inner {
+struct LimitedDeviceShared {
     of: Arc<dyn Device>,
     most: u64,
-    queue: Mutex<Queue>,
+    queue: Mutex<LimitedQueue>,
 }
 
 #[derive(Default)]
-struct Queue {
+struct LimitedQueue {
     waiting: VecDeque<Io>,
     under_way: u64,
     /// A thread is starting waiting operations; others need not.
     is_served: bool,
 }
 
-impl Few {
+impl LimitedDevice {
     /// Limits a disk to `most` reads in flight.
     pub fn new(of: Arc<dyn Device>, most: u64) -> Self {
-        Self(Arc::new(Inner { of, most, queue: Mutex::default() }))
+        Self(Arc::new(LimitedDeviceShared { of, most, queue: Mutex::default() }))
     }
 }
 
-impl Inner {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+impl LimitedDeviceShared {
+    fn queue(&self) -> MutexGuard<'_, LimitedQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Starts waiting operations up to the limit. If a read ends during that, the running call starts the next one.
-fn serve(inner: &Arc<Inner>) {
+fn serve(inner: &Arc<LimitedDeviceShared>) {
     let mut queue = inner.queue();
     if queue.is_served {
         return;
@@ -60,7 +60,7 @@ fn serve(inner: &Arc<Inner>) {
     queue.is_served = false;
 }
 
-impl Device for Few {
+impl Device for LimitedDevice {
     fn shape(&self) -> Shape {
         self.0.of.shape()
     }
@@ -85,9 +85,9 @@ mod tests {
 
     /// Holds every operation until the test ends it.
     #[derive(Default)]
-    struct Slow(Mutex<Vec<Io>>);
+    struct ManualDevice(Mutex<Vec<Io>>);
 
-    impl Device for Slow {
+    impl Device for ManualDevice {
         fn shape(&self) -> Shape {
             Shape { sectors: 100, atom: 1, most: 1, read_only: false, durable: true }
         }
@@ -103,8 +103,8 @@ mod tests {
 
     #[test]
     fn as_many_reads_as_it_may_in_their_order_and_writes_beside_them() {
-        let slow = Arc::new(Slow::default());
-        let few = Few::new(slow.clone(), 2);
+        let slow = Arc::new(ManualDevice::default());
+        let few = LimitedDevice::new(slow.clone(), 2);
         let ended = Arc::new(Mutex::new(Vec::new()));
         for at in 0..5 {
             let ended = ended.clone();

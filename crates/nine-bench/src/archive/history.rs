@@ -8,35 +8,35 @@ use std::time::Instant;
 
 use nine_proto::OpenFlags;
 
-use super::Contest;
-use super::serve::Shape;
-use super::stand::Stand;
+use super::ArchiveContest;
+use super::serve::ArchiveShape;
+use super::stand::ArchiveTestbed;
 use super::{pattern, work};
 use crate::files::file_name;
-use crate::peers::btrfs::Volume;
-use crate::peers::restic::Repository;
-use crate::place::Place;
-use crate::report::{Report, Row};
-use crate::scratch::Scratch;
+use crate::peers::btrfs::BtrfsVolume;
+use crate::peers::restic::ResticRepository;
+use crate::place::CpuPlacement;
+use crate::report::{BenchReport, ReportRow};
+use crate::scratch::ScratchDir;
 use crate::stats::median;
 
 const SIZE: u64 = 100_000;
 
-pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
-    Place::Free.arrange(&[])?;
+pub(super) fn measure(contest: &ArchiveContest, report: &mut BenchReport) -> io::Result<()> {
+    CpuPlacement::Free.arrange(&[])?;
     let files: u32 = contest.pace.of(100_000, 2_048, 32);
     let mib = (u64::from(files) * SIZE) >> 20;
-    let stand = Stand::archive(Shape::of(mib * 2 + 256, mib * 2 + 1024))?;
-    let (plain, run) = (Scratch::new()?, Scratch::new()?);
-    let restic = Repository::new(run.path())?;
-    let volume = Volume::new(run.path(), mib * 2 + 1024)?;
+    let stand = ArchiveTestbed::archive(ArchiveShape::of(mib * 2 + 256, mib * 2 + 1024))?;
+    let (plain, run) = (ScratchDir::new()?, ScratchDir::new()?);
+    let restic = ResticRepository::new(run.path())?;
+    let volume = BtrfsVolume::new(run.path(), mib * 2 + 1024)?;
     if let Err(why) = &volume {
         report.notes.push(format!("peer of dumps: btrfs is MISSING: {why}"));
     }
     let volume = volume.ok();
-    let tree = volume.as_ref().map_or_else(|| plain.path().to_owned(), Volume::tree);
+    let tree = volume.as_ref().map_or_else(|| plain.path().to_owned(), BtrfsVolume::tree);
     let what = format!("{mib} MiB in {files} files");
-    let row = |what: String, unit| Row { what, unit, ..Row::default() };
+    let row = |what: String, unit| ReportRow { what, unit, ..ReportRow::default() };
     let mut kept = ["", ", a hundredth changed"].map(|changed| {
         ["browse / restic", "copied / restic", "browse / btrfs, a snapshot"]
             .map(|to| row(format!("dump of {what}{changed}, {to}"), "s"))
@@ -74,15 +74,15 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     }
     let mut stored = row(format!("{what}, and {rounds} times a hundredth of them: stored / restic"), "MiB");
     stored.ours.push(written(&stand)?);
-    let theirs = restic.as_ref().map(Repository::stored).transpose()?;
+    let theirs = restic.as_ref().map(ResticRepository::stored).transpose()?;
     stored.peer.extend(theirs.map(|bytes| bytes as f64 / f64::from(1 << 20)));
     stored.limit.push((mib + mib * u64::from(rounds) / 100) as f64);
     let mut verified = row("all of it is verified / restic".into(), "s");
     let begun = Instant::now();
     stand.tell("scrub wait")?;
     verified.ours.push(begun.elapsed().as_secs_f64());
-    verified.peer.extend(restic.as_ref().map(Repository::check).transpose()?);
-    let speedup = |row: &Row| {
+    verified.peer.extend(restic.as_ref().map(ResticRepository::check).transpose()?);
+    let speedup = |row: &ReportRow| {
         median(&row.ours.iter().zip(&row.peer).map(|(ours, theirs)| theirs / ours).collect::<Vec<_>>())
     };
     report.key("dump_restic_speedup", speedup(&kept[1][0]));
@@ -93,7 +93,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
 }
 
 /// Reads a file of the first dump with a new client; seconds.
-fn first_dump(stand: &Stand, file: &str) -> io::Result<f64> {
+fn first_dump(stand: &ArchiveTestbed, file: &str) -> io::Result<f64> {
     let dumps = stand.ask("dumps")?;
     let first = dumps.split(' ').next().unwrap_or_default();
     let begun = Instant::now();
@@ -111,7 +111,7 @@ fn first_dump(stand: &Stand, file: &str) -> io::Result<f64> {
 }
 
 /// Returns the written part of the worm, MiB.
-fn written(stand: &Stand) -> io::Result<f64> {
+fn written(stand: &ArchiveTestbed) -> io::Result<f64> {
     let stats = stand.ask("stats")?;
     let of = |name: &str| {
         let words = stats.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());

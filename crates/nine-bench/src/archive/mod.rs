@@ -26,22 +26,22 @@ mod work;
 use std::cell::RefCell;
 use std::io;
 
-use crate::Experiment;
-use crate::args::Pace;
-use crate::parts::{Part, chosen};
+use crate::BenchExperiment;
+use crate::args::BenchPace;
+use crate::parts::{ExperimentPart, chosen};
 use crate::peers::restic;
-use crate::report::Report;
+use crate::report::BenchReport;
 
 pub use serve::serve;
 pub use unpack::source;
 
-pub const EXPERIMENT: Experiment = Experiment {
+pub const EXPERIMENT: BenchExperiment = BenchExperiment {
     name: "archive",
     what: "large files, many small files, dumps, history; against the disk server and restic",
     run,
 };
 
-const PARTS: [Part<Contest>; 14] = [
+const PARTS: [ExperimentPart<ArchiveContest>; 14] = [
     ("bulk", bulk::measure),
     ("random", random::measure),
     ("create", create::measure),
@@ -85,15 +85,15 @@ const KEYS: [&str; 23] = [
 ];
 
 /// Size of one read or write of a client, bytes.
-const PIECE: usize = 256 * 1024;
+const CLIENT_IO_LEN: usize = 256 * 1024;
 
-struct Contest {
-    pace: Pace,
+struct ArchiveContest {
+    pace: BenchPace,
     /// Times of all starts after a crash, seconds.
     crashes: RefCell<Vec<f64>>,
 }
 
-impl Contest {
+impl ArchiveContest {
     /// Returns the size of the large file, bytes.
     fn large(&self) -> u64 {
         self.pace.of(1024, 512, 4) << 20
@@ -105,9 +105,10 @@ impl Contest {
     }
 }
 
-fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
+fn run(pace: BenchPace, only: Option<&str>) -> io::Result<BenchReport> {
     let parts = chosen(&PARTS, only)?;
-    let (mut report, contest) = (Report::default(), Contest { pace, crashes: RefCell::default() });
+    let (mut report, contest) =
+        (BenchReport::default(), ArchiveContest { pace, crashes: RefCell::default() });
     let restic = restic::version();
     say(&mut report, restic.as_deref());
     for (name, measure) in parts {
@@ -123,8 +124,8 @@ fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
     Ok(report)
 }
 
-fn say(report: &mut Report, restic: Option<&str>) {
-    let shape = serve::Shape::of(0, 0);
+fn say(report: &mut BenchReport, restic: Option<&str>) {
+    let shape = serve::ArchiveShape::of(0, 0);
     report.notes.push(format!(
         "ours: blocks of {} KiB, {} MiB of memory; cache and worm are two sparse files beside the build; who serves \
          and who asks run where the kernel wants, unless a row says otherwise",

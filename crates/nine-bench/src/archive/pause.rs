@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use nine_proto::Tag;
 use nine_proto::msg::{Data, Tmsg};
 
-use super::serve::Shape;
-use super::stand::Stand;
-use super::work::{self, Blocks, Chance, OPEN};
-use super::{Contest, crash};
-use crate::place::Place;
-use crate::report::{Report, Row};
+use super::serve::ArchiveShape;
+use super::stand::ArchiveTestbed;
+use super::work::{self, BlockAccess, OPEN, SeededRandom};
+use super::{ArchiveContest, crash};
+use crate::place::CpuPlacement;
+use crate::report::{BenchReport, ReportRow};
 use crate::stats::{growth, median, quantile};
-use crate::wire::Conn;
+use crate::wire::LeanConnection;
 
 const PERIOD: Duration = Duration::from_millis(1);
 /// Time after the answer that still counts as part of the dump.
@@ -28,13 +28,13 @@ const WORK_SIZE: u64 = 16 << 20;
 const BLOCK: usize = 4096;
 const TREE: &str = "tree";
 
-pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
-    Place::Free.arrange(&[])?;
+pub(super) fn measure(contest: &ArchiveContest, report: &mut BenchReport) -> io::Result<()> {
+    CpuPlacement::Free.arrange(&[])?;
     let sizes: &[u64] = contest.pace.of(&[64, 256, 1024, 10240], &[16, 64, 256], &[1, 2, 4]);
     let (mut points, mut worst) = (Vec::new(), None);
     for (i, &mib) in sizes.iter().enumerate() {
         // The worm of the largest also holds 20 dumps of a hundredth each.
-        let stand = Stand::archive(Shape::of(mib * 3 / 2 + 256, mib * 2 + 512))?;
+        let stand = ArchiveTestbed::archive(ArchiveShape::of(mib * 3 / 2 + 256, mib * 2 + 512))?;
         work::write(&stand.server(), TREE, 0, mib << 20, mib)?;
         let found = dumps(contest, &stand, (mib << 20) / 100)?;
         points.push((mib as f64, median(&found.with).unwrap_or_default().max(1e-3)));
@@ -45,8 +45,8 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
         }
     }
     report.key("dump_pause_growth", growth(&points));
-    if contest.pace == crate::args::Pace::Full {
-        let stand = Stand::archive(Shape::of(4096, 6144))?;
+    if contest.pace == crate::args::BenchPace::Full {
+        let stand = ArchiveTestbed::archive(ArchiveShape::of(4096, 6144))?;
         sparse(&stand)?;
         let found = dumps(contest, &stand, 5 << 20)?;
         worst = quantile(&found.with, 0.99).into_iter().chain(worst).reduce(f64::max);
@@ -57,7 +57,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
 }
 
 /// Writes a block in each megabyte of 50 GiB.
-fn sparse(stand: &Stand) -> io::Result<()> {
+fn sparse(stand: &ArchiveTestbed) -> io::Result<()> {
     work::write(&stand.server(), TREE, 0, 4096, 1)?;
     let mut conn = work::on_file(&stand.server(), TREE)?;
     let data = super::pattern(BLOCK, 3);
@@ -71,7 +71,7 @@ fn sparse(stand: &Stand) -> io::Result<()> {
 }
 
 #[derive(Default)]
-struct Found {
+struct PauseResult {
     /// The longest waits in milliseconds: during each dump, and before it.
     with: Vec<f64>,
     without: Vec<f64>,
@@ -81,13 +81,13 @@ struct Found {
 }
 
 /// Makes twenty dumps, each after `changed` bytes have changed.
-fn dumps(contest: &Contest, stand: &Stand, changed: u64) -> io::Result<Found> {
+fn dumps(contest: &ArchiveContest, stand: &ArchiveTestbed, changed: u64) -> io::Result<PauseResult> {
     work::write(&stand.server(), WORK, 0, WORK_SIZE, 1)?;
     stand.tell("dump wait")?;
     work::settled(stand)?;
     let over = AtomicBool::new(false);
     let conn = work::on_file(&stand.server(), WORK)?;
-    let mut found = Found::default();
+    let mut found = PauseResult::default();
     let (waits, windows) = std::thread::scope(|scope| {
         let client = scope.spawn(|| steady(conn, &over));
         let windows = (0..contest.pace.of(20, 20, 2)).map(|n| {
@@ -122,9 +122,9 @@ fn dumps(contest: &Contest, stand: &Stand, changed: u64) -> io::Result<Found> {
 }
 
 /// Returns for each request its scheduled time (or the actual one if nothing delayed it) and the time of its answer.
-fn steady(mut conn: Conn, over: &AtomicBool) -> io::Result<Vec<(Instant, Instant)>> {
-    let (mut chance, data) = (Chance::new(5), super::pattern(BLOCK, 5));
-    let blocks = Blocks::new(Tag(0), WORK_SIZE, BLOCK, None).count;
+fn steady(mut conn: LeanConnection, over: &AtomicBool) -> io::Result<Vec<(Instant, Instant)>> {
+    let (mut chance, data) = (SeededRandom::new(5), super::pattern(BLOCK, 5));
+    let blocks = BlockAccess::new(Tag(0), WORK_SIZE, BLOCK, None).count;
     let (mut due, mut waits) = (Instant::now(), Vec::new());
     for n in 0u64.. {
         if over.load(Ordering::Relaxed) {
@@ -149,13 +149,13 @@ fn steady(mut conn: Conn, over: &AtomicBool) -> io::Result<Vec<(Instant, Instant
     Ok(waits)
 }
 
-impl Found {
-    fn report(self, what: &str, report: &mut Report) {
-        let row = |what: String, ours| Row { what, unit: "ms", ours, ..Row::default() };
+impl PauseResult {
+    fn report(self, what: &str, report: &mut BenchReport) {
+        let row = |what: String, ours| ReportRow { what, unit: "ms", ours, ..ReportRow::default() };
         for (share, name) in [(0.5, "median"), (0.99, "p99")] {
             let [with, without] = [&self.with, &self.without].map(|all| quantile(all, share));
             for (figure, when) in [(with, "a dump"), (without, "no dump")] {
-                report.push(Row::counted(
+                report.push(ReportRow::counted(
                     format!("longest wait, {when} {what}, {name}"),
                     "ms",
                     figure.unwrap_or_default(),

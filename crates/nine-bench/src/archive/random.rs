@@ -10,25 +10,25 @@ use std::time::{Duration, Instant};
 
 use nine_proto::{OpenFlags, Tag};
 
-use super::serve::Shape;
-use super::stand::{Stand, forget};
-use super::work::{self, Blocks};
-use super::{Contest, PIECE, bulk, pattern};
-use crate::place::Place;
-use crate::report::{Race, Report, Turn, interleave};
+use super::serve::ArchiveShape;
+use super::stand::{ArchiveTestbed, forget};
+use super::work::{self, BlockAccess};
+use super::{ArchiveContest, CLIENT_IO_LEN, bulk, pattern};
+use crate::place::CpuPlacement;
+use crate::report::{BenchRace, BenchReport, BenchTurn, interleave};
 use crate::turns::read_whole;
-use crate::wire::{Cycle, Load};
+use crate::wire::{CycleLoad, MessageCycle};
 
 const FILE: &str = "large";
 const DEPTH: u16 = 8;
 
-pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+pub(super) fn measure(contest: &ArchiveContest, report: &mut BenchReport) -> io::Result<()> {
     let size = contest.large();
     let mib = size >> 20;
-    let ours = Stand::archive(Shape::of(mib * 2 + 256, mib * 2 + 64))?;
-    let disk = Stand::disk()?;
+    let ours = ArchiveTestbed::archive(ArchiveShape::of(mib * 2 + 256, mib * 2 + 64))?;
+    let disk = ArchiveTestbed::disk()?;
     let direct = disk.dir().join("direct");
-    Place::Free.arrange(&[])?;
+    CpuPlacement::Free.arrange(&[])?;
     // Write ours twice, because overwritten data gets other slots; then those have been used before (see `bulk`).
     for stand in [&ours, &ours, &disk] {
         bulk::write_new(stand, FILE, size)?;
@@ -39,16 +39,16 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     let [many, few] = contest.pace.of([8192, 1024], [2048, 256], [8, 4]);
     let race = |what: &str, kib: usize, is_write: bool, is_cold: bool| {
         let each = if is_cold { few } else { many };
-        let job = Job { size, block: kib << 10, each, is_write, is_cold };
+        let job = RandomJob { size, block: kib << 10, each, is_write, is_cold };
         let of = match (is_write, is_cold) {
             (true, _) => "with an fsync",
             (_, true) => "uncached",
             _ => "cached",
         };
-        let turn = |stand| -> Turn<'_> { Box::new(move || job.of(stand)) };
+        let turn = |stand| -> BenchTurn<'_> { Box::new(move || job.of(stand)) };
         let direct = &direct;
         let turns = [Some(turn(&ours)), Some(turn(&disk)), Some(Box::new(move || job.direct(direct)) as _)];
-        Race {
+        BenchRace {
             what: format!("{what} {kib} KiB by chance of {mib} MiB, depth {DEPTH}, {of}"),
             unit: "k/s",
             turns,
@@ -69,7 +69,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
 
 /// The work of a turn.
 #[derive(Clone, Copy)]
-struct Job {
+struct RandomJob {
     /// Size of the file and of an operation, bytes.
     size: u64,
     block: usize,
@@ -79,21 +79,23 @@ struct Job {
     is_cold: bool,
 }
 
-impl Job {
-    fn blocks(self, tag: Tag) -> Blocks {
-        Blocks::new(tag, self.size, self.block, self.is_write.then_some(1))
+impl RandomJob {
+    fn blocks(self, tag: Tag) -> BlockAccess {
+        BlockAccess::new(tag, self.size, self.block, self.is_write.then_some(1))
     }
 
     /// Measures a server, thousands a second.
-    fn of(self, stand: &Stand) -> io::Result<f64> {
+    fn of(self, stand: &ArchiveTestbed) -> io::Result<f64> {
         if self.is_cold {
             stand.cool(FILE)?;
         }
         let server = stand.server();
         let (_client, root) = server.client()?;
         let (file, conn) = (root.open(FILE, OpenFlags::WRITE)?, work::on_file(&server, FILE)?);
-        let mut load =
-            Load::new(vec![conn], DEPTH, |_, tag| Several { blocks: self.blocks(tag), each: self.each })?;
+        let mut load = CycleLoad::new(vec![conn], DEPTH, |_, tag| BlockSequence {
+            blocks: self.blocks(tag),
+            each: self.each,
+        })?;
         let begun = Instant::now();
         load.run(Duration::ZERO)?;
         if self.is_write {
@@ -108,7 +110,7 @@ impl Job {
             forget(path)?;
         }
         let file = File::options().read(true).write(true).open(path)?;
-        let mut lanes: Vec<Blocks> = (0..DEPTH).map(|tag| self.blocks(Tag(tag))).collect();
+        let mut lanes: Vec<BlockAccess> = (0..DEPTH).map(|tag| self.blocks(Tag(tag))).collect();
         let (mut buf, begun) = (vec![0; self.block], Instant::now());
         for _ in 0..self.each {
             for blocks in &mut lanes {
@@ -130,20 +132,20 @@ impl Job {
 }
 
 /// A sequence of `each` operations.
-struct Several {
-    blocks: Blocks,
+struct BlockSequence {
+    blocks: BlockAccess,
     each: usize,
 }
 
-impl Cycle for Several {
+impl MessageCycle for BlockSequence {
     fn put(&mut self, n: usize, out: &mut Vec<u8>) -> bool {
         n < self.each && self.blocks.put(0, out)
     }
 }
 
 fn fill(path: &Path, size: u64) -> io::Result<()> {
-    let (file, piece) = (File::create(path)?, pattern(PIECE, 1));
-    for at in (0..size).step_by(PIECE) {
+    let (file, piece) = (File::create(path)?, pattern(CLIENT_IO_LEN, 1));
+    for at in (0..size).step_by(CLIENT_IO_LEN) {
         file.write_all_at(&piece, at)?;
     }
     file.sync_all()

@@ -7,39 +7,39 @@ use nine_block::Ahead;
 use nine_proto::Tag;
 use nine_proto::msg::{Data, Tmsg};
 
-use super::Contest;
-use super::serve::Shape;
-use super::stand::Stand;
-use super::work::{self, Chance, OPEN};
-use crate::place::Place;
-use crate::report::{Race, Report, Row, Turn, interleave};
+use super::ArchiveContest;
+use super::serve::ArchiveShape;
+use super::stand::ArchiveTestbed;
+use super::work::{self, OPEN, SeededRandom};
+use crate::place::CpuPlacement;
+use crate::report::{BenchRace, BenchReport, BenchTurn, ReportRow, interleave};
 use crate::turns::read_whole;
 use crate::wire::encoded;
 
 const FILES: [&str; 2] = ["one", "two"];
 const BLOCK: u64 = 16 << 10;
 
-pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
-    Place::Free.arrange(&[])?;
+pub(super) fn measure(contest: &ArchiveContest, report: &mut BenchReport) -> io::Result<()> {
+    CpuPlacement::Free.arrange(&[])?;
     scattered(contest, report)?;
     shapes(contest, report)?;
     workers(contest, report)
 }
 
 /// Reads a file that is in no memory; GB/s.
-fn cold(stand: &Stand, file: &str, size: u64) -> io::Result<f64> {
+fn cold(stand: &ArchiveTestbed, file: &str, size: u64) -> io::Result<f64> {
     stand.cool(file)?;
     read_whole(&stand.server(), file, size)?()
 }
 
 /// Reads a file that was written in random order, before and after its dump.
-fn scattered(contest: &Contest, report: &mut Report) -> io::Result<()> {
+fn scattered(contest: &ArchiveContest, report: &mut BenchReport) -> io::Result<()> {
     let size = contest.pace.of(512, 64, 1) << 20;
     let mib = size >> 20;
-    let stand = Stand::archive(Shape::of(mib * 2 + 256, mib * 2 + 256))?;
+    let stand = ArchiveTestbed::archive(ArchiveShape::of(mib * 2 + 256, mib * 2 + 256))?;
     let file = FILES[0];
     work::write(&stand.server(), file, 0, 4096, 1)?;
-    let (mut order, mut chance) = ((0..size / BLOCK).collect::<Vec<_>>(), Chance::new(11));
+    let (mut order, mut chance) = ((0..size / BLOCK).collect::<Vec<_>>(), SeededRandom::new(11));
     for i in (1..order.len()).rev() {
         order.swap(i, chance.below(i as u64 + 1) as usize);
     }
@@ -50,7 +50,7 @@ fn scattered(contest: &Contest, report: &mut Report) -> io::Result<()> {
         encoded(&write, Tag(block as u16 % 32))
     }))?);
     let what = format!("{mib} MiB written in any order, uncached: after its dump / before");
-    let mut row = Row { what, unit: "GB/s", ..Row::default() };
+    let mut row = ReportRow { what, unit: "GB/s", ..ReportRow::default() };
     let rounds = contest.rounds();
     row.peer = (0..rounds).map(|_| cold(&stand, file, size)).collect::<io::Result<_>>()?;
     stand.tell("dump wait")?;
@@ -60,19 +60,19 @@ fn scattered(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-fn shapes(contest: &Contest, report: &mut Report) -> io::Result<()> {
+fn shapes(contest: &ArchiveContest, report: &mut BenchReport) -> io::Result<()> {
     let size = contest.pace.of(512, 64, 1) << 20;
     let mib = size >> 20;
-    let plain = Shape::of(mib * 5 + 256, mib * 3 + 256);
+    let plain = ArchiveShape::of(mib * 5 + 256, mib * 3 + 256);
     let kinds = [
         ("read ahead as it grows", plain),
-        ("no read ahead", Shape { ahead: Ahead::Never, ..plain }),
-        ("read ahead as the seed", Shape { ahead: Ahead::Seed, ..plain }),
-        ("fastworm", Shape { fastworm: true, ..plain }),
-        ("row order", Shape { row_order: true, ..plain }),
+        ("no read ahead", ArchiveShape { ahead: Ahead::Never, ..plain }),
+        ("read ahead as the seed", ArchiveShape { ahead: Ahead::Seed, ..plain }),
+        ("fastworm", ArchiveShape { fastworm: true, ..plain }),
+        ("row order", ArchiveShape { row_order: true, ..plain }),
     ];
     for (name, shape) in kinds {
-        let stand = Stand::archive(shape)?;
+        let stand = ArchiveTestbed::archive(shape)?;
         for file in FILES {
             work::write(&stand.server(), file, 0, size, 3)?;
         }
@@ -80,16 +80,16 @@ fn shapes(contest: &Contest, report: &mut Report) -> io::Result<()> {
         work::settled(&stand)?;
         // Data from w is written to c at the first read, so report the first read separately.
         let first = cold(&stand, FILES[0], size)?;
-        report.push(Row::counted(format!("{name}: {mib} MiB from w, first"), "GB/s", first, None));
-        let one = Race {
+        report.push(ReportRow::counted(format!("{name}: {mib} MiB from w, first"), "GB/s", first, None));
+        let one = BenchRace {
             what: format!("{name}: {mib} MiB uncached"),
             unit: "GB/s",
-            turns: [Some(Box::new(|| cold(&stand, FILES[0], size)) as Turn<'_>), None, None],
+            turns: [Some(Box::new(|| cold(&stand, FILES[0], size)) as BenchTurn<'_>), None, None],
         };
-        let two = Race {
+        let two = BenchRace {
             what: format!("{name}: two readers, together"),
             unit: "GB/s",
-            turns: [Some(Box::new(|| both(&stand, size)) as Turn<'_>), None, None],
+            turns: [Some(Box::new(|| both(&stand, size)) as BenchTurn<'_>), None, None],
         };
         let rows = interleave(contest.pace.of(3, 2, 1), contest.pace.patience(), vec![one, two])?;
         report.extend(rows);
@@ -100,25 +100,25 @@ fn shapes(contest: &Contest, report: &mut Report) -> io::Result<()> {
 /// Reads a file with a limited number of device reads in flight. The file is only on c, because data read from w would
 /// be written to c at the same time. Both rules have limits of their own (8 and 20 ahead). A host file has 16 threads,
 /// so 20 means 16 here.
-fn workers(contest: &Contest, report: &mut Report) -> io::Result<()> {
+fn workers(contest: &ArchiveContest, report: &mut BenchReport) -> io::Result<()> {
     let size = contest.large();
     let mib = size >> 20;
-    let plain = Shape::of(mib * 2 + 256, mib * 2 + 256);
-    let (stand, file) = (Stand::archive(plain)?, FILES[0]);
+    let plain = ArchiveShape::of(mib * 2 + 256, mib * 2 + 256);
+    let (stand, file) = (ArchiveTestbed::archive(plain)?, FILES[0]);
     work::write(&stand.server(), file, 0, size, 3)?;
     stand.sync()?;
     let race = |ahead: Ahead, readers: u64| {
         let stand = &stand;
         let rule = if ahead == Ahead::Seed { "as the seed" } else { "as it grows" };
         let workers = if readers == 1 { "worker" } else { "workers" };
-        Race {
+        BenchRace {
             what: format!("read ahead {rule}, {readers} {workers}: {mib} MiB uncached"),
             unit: "GB/s",
             turns: [
                 Some(Box::new(move || {
-                    stand.reshape(Shape { ahead, readers, ..plain });
+                    stand.reshape(ArchiveShape { ahead, readers, ..plain });
                     cold(stand, file, size)
-                }) as Turn<'_>),
+                }) as BenchTurn<'_>),
                 None,
                 None,
             ],
@@ -130,7 +130,7 @@ fn workers(contest: &Contest, report: &mut Report) -> io::Result<()> {
 }
 
 /// Reads with two clients at once, each a file of its own; GB/s of both together.
-fn both(stand: &Stand, size: u64) -> io::Result<f64> {
+fn both(stand: &ArchiveTestbed, size: u64) -> io::Result<f64> {
     stand.cool(FILES[0])?;
     let server = stand.server();
     let speeds = std::thread::scope(|scope| {

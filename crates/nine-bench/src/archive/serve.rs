@@ -19,7 +19,7 @@ use nine_servers::HostDisk;
 use nine_store::{Patience, Place, S3, Store};
 use rustix::process::{getegid, geteuid};
 
-use super::few::Few;
+use super::few::LimitedDevice;
 use crate::ours::{doors, on_cores};
 
 /// Names of the two files.
@@ -35,7 +35,7 @@ pub(super) const OPENED: &str = "opened";
 
 /// The parameters of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(super) struct ArchiveShape {
     /// Sizes of the cache and of the worm, MiB; 0 means no cache.
     pub devices: [u64; 2],
     pub ahead: Ahead,
@@ -51,7 +51,7 @@ pub(super) struct Shape {
     pub mirror: bool,
 }
 
-impl Shape {
+impl ArchiveShape {
     /// Returns the defaults of a machine with 24 GiB, with devices of these sizes in MiB.
     pub fn of(c: u64, w: u64) -> Self {
         let (block, memory) = (16, 3072);
@@ -80,7 +80,7 @@ impl Shape {
     }
 }
 
-impl FromStr for Shape {
+impl FromStr for ArchiveShape {
     type Err = io::Error;
 
     fn from_str(word: &str) -> io::Result<Self> {
@@ -104,7 +104,7 @@ pub(super) fn console(socket: &Path) -> PathBuf {
 
 /// Serves the archive of a directory; creates it if it does not exist.
 pub fn serve(dir: &Path, shape: &OsStr, socket: &Path) -> io::Result<()> {
-    let shape: Shape = shape.to_str().ok_or(io::ErrorKind::InvalidInput)?.parse()?;
+    let shape: ArchiveShape = shape.to_str().ok_or(io::ErrorKind::InvalidInput)?.parse()?;
     let archive = open(dir, shape)?;
     let ticks = archive.clone();
     std::thread::spawn(move || {
@@ -126,7 +126,7 @@ pub fn serve(dir: &Path, shape: &OsStr, socket: &Path) -> io::Result<()> {
     })
 }
 
-fn open(dir: &Path, shape: Shape) -> io::Result<Archive> {
+fn open(dir: &Path, shape: ArchiveShape) -> io::Result<Archive> {
     let is_new = !dir.join(DEVICES[0]).exists();
     let settings = Settings {
         memory: shape.memory << 20,
@@ -160,11 +160,11 @@ fn open(dir: &Path, shape: Shape) -> io::Result<Archive> {
     Ok(archive)
 }
 
-fn devices(dir: &Path, shape: Shape, make: bool) -> io::Result<[Arc<dyn Device>; 2]> {
+fn devices(dir: &Path, shape: ArchiveShape, make: bool) -> io::Result<[Arc<dyn Device>; 2]> {
     let readers = shape.readers;
     let open = |name: &str| -> io::Result<Arc<dyn Device>> {
         let disk = Arc::new(HostDisk::open(&dir.join(name), false)?);
-        Ok(if readers > 0 { Arc::new(Few::new(disk, readers)) } else { disk })
+        Ok(if readers > 0 { Arc::new(LimitedDevice::new(disk, readers)) } else { disk })
     };
     let w = match std::fs::read_to_string(dir.join(STORE)) {
         Ok(name) => in_store(&name)?,
@@ -241,15 +241,17 @@ mod tests {
 
     #[test]
     fn a_shape_comes_through_a_command_line_as_it_was() {
-        let shape = Shape {
+        let shape = ArchiveShape {
             ahead: Ahead::Seed,
             fastworm: true,
             row_order: true,
             readers: 20,
             mirror: true,
-            ..Shape::of(64, 128)
+            ..ArchiveShape::of(64, 128)
         };
-        assert_eq!(shape.word().parse::<Shape>().unwrap(), shape);
-        assert!("1,2".parse::<Shape>().is_err() && "1,2,9,0,0,16,64,0,0".parse::<Shape>().is_err());
+        assert_eq!(shape.word().parse::<ArchiveShape>().unwrap(), shape);
+        assert!(
+            "1,2".parse::<ArchiveShape>().is_err() && "1,2,9,0,0,16,64,0,0".parse::<ArchiveShape>().is_err()
+        );
     }
 }

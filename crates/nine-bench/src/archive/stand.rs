@@ -9,22 +9,22 @@ use std::path::{Path, PathBuf};
 use nine_proto::OpenFlags;
 use rustix::fs::{Advice, fadvise, syncfs};
 
-use super::serve::{DEVICES, OPENED, STORE, Shape, console};
-use crate::scratch::Scratch;
-use crate::server::Server;
+use super::serve::{ArchiveShape, DEVICES, OPENED, STORE, console};
+use crate::scratch::ScratchDir;
+use crate::server::MeasuredServer;
 
-pub(super) struct Stand {
+pub(super) struct ArchiveTestbed {
     /// `None` during a restart.
-    server: RefCell<Option<Server>>,
+    server: RefCell<Option<MeasuredServer>>,
     /// Set for an archive.
-    shape: Cell<Option<Shape>>,
-    dir: Scratch,
-    run: Scratch,
+    shape: Cell<Option<ArchiveShape>>,
+    dir: ScratchDir,
+    run: ScratchDir,
 }
 
-impl Stand {
+impl ArchiveTestbed {
     /// Creates an archive.
-    pub fn archive(shape: Shape) -> io::Result<Self> {
+    pub fn archive(shape: ArchiveShape) -> io::Result<Self> {
         Self::new(Some(shape))
     }
 
@@ -34,18 +34,18 @@ impl Stand {
     }
 
     /// Creates an archive with its worm in the object store of this name.
-    pub fn on_store(shape: Shape, name: &str) -> io::Result<Self> {
-        let dir = Scratch::new()?;
+    pub fn on_store(shape: ArchiveShape, name: &str) -> io::Result<Self> {
+        let dir = ScratchDir::new()?;
         std::fs::write(dir.path().join(STORE), name)?;
         Self::within(Some(shape), dir)
     }
 
-    fn new(shape: Option<Shape>) -> io::Result<Self> {
-        Self::within(shape, Scratch::new()?)
+    fn new(shape: Option<ArchiveShape>) -> io::Result<Self> {
+        Self::within(shape, ScratchDir::new()?)
     }
 
-    fn within(shape: Option<Shape>, dir: Scratch) -> io::Result<Self> {
-        let run = Scratch::for_sockets()?;
+    fn within(shape: Option<ArchiveShape>, dir: ScratchDir) -> io::Result<Self> {
+        let run = ScratchDir::for_sockets()?;
         let stand = Self { server: RefCell::new(None), shape: Cell::new(shape), dir, run };
         stand.start()?;
         Ok(stand)
@@ -53,14 +53,14 @@ impl Stand {
 
     fn start(&self) -> io::Result<()> {
         let server = match self.shape.get() {
-            None => Server::ours(self.dir(), self.run.path())?,
+            None => MeasuredServer::ours(self.dir(), self.run.path())?,
             Some(shape) => {
                 let socket = self.socket();
                 // Remove the sockets of a killed server.
                 for old in [socket.clone(), console(&socket)] {
                     std::fs::remove_file(old).or_else(gone)?;
                 }
-                Server::role("archive", &[self.dir().as_os_str(), OsStr::new(&shape.word())], socket)?
+                MeasuredServer::role("archive", &[self.dir().as_os_str(), OsStr::new(&shape.word())], socket)?
             }
         };
         *self.server.borrow_mut() = Some(server);
@@ -76,7 +76,7 @@ impl Stand {
         self.run.path().join("archive")
     }
 
-    pub fn server(&self) -> Ref<'_, Server> {
+    pub fn server(&self) -> Ref<'_, MeasuredServer> {
         Ref::map(self.server.borrow(), |server| server.as_ref().expect("it runs"))
     }
 
@@ -106,7 +106,7 @@ impl Stand {
     }
 
     /// Sets the shape of an archive for its next start. Devices, block size and order stay as they were created.
-    pub fn reshape(&self, shape: Shape) {
+    pub fn reshape(&self, shape: ArchiveShape) {
         self.shape.set(Some(shape));
     }
 
@@ -123,7 +123,7 @@ impl Stand {
         self.teller(words)?()
     }
 
-    /// Like [`Stand::tell`], as a function for any thread.
+    /// Like [`ArchiveTestbed::tell`], as a function for any thread.
     pub fn teller(&self, words: &str) -> io::Result<impl FnOnce() -> io::Result<()> + Send + use<>> {
         let (client, root) = self.server().client_at(&console(&self.socket()))?;
         let (ctl, line) = (root.open("ctl", OpenFlags::WRITE)?, format!("{words}\n"));
@@ -138,7 +138,7 @@ impl Stand {
         self.asker(file)?()
     }
 
-    /// Like [`Stand::ask`], as a function for any thread.
+    /// Like [`ArchiveTestbed::ask`], as a function for any thread.
     pub fn asker(&self, file: &str) -> io::Result<impl Fn() -> io::Result<String> + Send + use<>> {
         let (client, root) = self.server().client_at(&console(&self.socket()))?;
         let name = file.to_owned();

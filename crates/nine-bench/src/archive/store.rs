@@ -8,23 +8,26 @@ use std::time::Instant;
 
 use nine_sim::s3;
 
-use super::serve::Shape;
-use super::stand::Stand;
-use super::{Contest, work};
-use crate::place::Place;
-use crate::report::{Race, Report, Turn, interleave};
+use super::serve::ArchiveShape;
+use super::stand::ArchiveTestbed;
+use super::{ArchiveContest, work};
+use crate::place::CpuPlacement;
+use crate::report::{BenchRace, BenchReport, BenchTurn, interleave};
 use crate::turns::{rate, read_whole};
 
 const FILE: &str = "large";
 /// Connections of the limit.
-const MANY: usize = 8;
+const LIMIT_CONNECTIONS: usize = 8;
 
-pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+pub(super) fn measure(contest: &ArchiveContest, report: &mut BenchReport) -> io::Result<()> {
     let size = contest.large() / 2;
     let mib = size >> 20;
     let server = s3::Server::start();
     let name = format!("attic/bench?endpoint=http://127.0.0.1:{}&unsigned&size=1T", server.port);
-    let ours = Stand::on_store(Shape { fastworm: true, ..Shape::of(mib * 2 + 256, 0) }, &name)?;
+    let ours = ArchiveTestbed::on_store(
+        ArchiveShape { fastworm: true, ..ArchiveShape::of(mib * 2 + 256, 0) },
+        &name,
+    )?;
     work::write(&ours.server(), FILE, 0, size, 1)?;
     ours.tell("dump wait")?;
     work::settled(&ours)?;
@@ -32,17 +35,17 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     let bytes =
         |name: &String| u64::from_str_radix(&name[name.len() - 4..], 16).map_or(0, |count| count * 512);
     let whole: u64 = objects.iter().map(bytes).sum();
-    Place::Free.arrange(&[ours.server().pid()])?;
-    let race = Race {
+    CpuPlacement::Free.arrange(&[ours.server().pid()])?;
+    let race = BenchRace {
         what: format!("sequential read, {mib} MiB, from an object store on the loopback, uncached"),
         unit: "GB/s",
         turns: [
             Some(Box::new(|| {
                 ours.cool(FILE)?;
                 read_whole(&ours.server(), FILE, size)?()
-            }) as Turn<'_>),
+            }) as BenchTurn<'_>),
             Some(Box::new(|| download(server.port, &objects, 1, whole))),
-            Some(Box::new(|| download(server.port, &objects, MANY, whole))),
+            Some(Box::new(|| download(server.port, &objects, LIMIT_CONNECTIONS, whole))),
         ],
     };
     let rows = interleave(contest.rounds(), contest.pace.patience(), vec![race])?;

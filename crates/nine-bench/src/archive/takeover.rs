@@ -8,22 +8,26 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{Contest, PIECE, pattern};
-use crate::child::Child;
+use super::{ArchiveContest, CLIENT_IO_LEN, pattern};
+use crate::child::ChildProcess;
 use crate::command;
-use crate::report::{Report, Row};
-use crate::scratch::Scratch;
+use crate::report::{BenchReport, ReportRow};
+use crate::scratch::ScratchDir;
 
 /// The arbiter's default period, milliseconds.
 const PERIOD: u64 = 4000;
 /// Longer than anything here takes, unless it hangs.
 const LIMIT: Duration = Duration::from_secs(120);
 
-pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+pub(super) fn measure(contest: &ArchiveContest, report: &mut BenchReport) -> io::Result<()> {
     let period = contest.pace.of(PERIOD, PERIOD, 500) as f64 / 1e3;
-    let site = Site::new(period)?;
+    let site = TakeoverSite::new(period)?;
     let mib = contest.pace.of(256, 64, 1);
-    let mut row = Row { what: format!("taken over, {mib} MiB in the journal"), unit: "s", ..Row::default() };
+    let mut row = ReportRow {
+        what: format!("taken over, {mib} MiB in the journal"),
+        unit: "s",
+        ..ReportRow::default()
+    };
     let mut main = site.machine("mars", "")?;
     for round in 0..contest.pace.of(5, 3, 1) {
         let (name, other) = if round % 2 == 0 { ("mars", "venus") } else { ("venus", "mars") };
@@ -31,7 +35,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
         // A new machine waits until its own previous lease has expired, and checks that no other machine has its name.
         std::thread::sleep(Duration::from_secs_f64(3.0 * period));
         // This data is synced, but in no dump.
-        let bytes = pattern(PIECE, round as u64 + 1).repeat((mib << 20) as usize / PIECE);
+        let bytes = pattern(CLIENT_IO_LEN, round as u64 + 1).repeat((mib << 20) as usize / CLIENT_IO_LEN);
         let (file, back) = (format!("file{round}"), format!("back{round}"));
         let there = format!(":/archive/{file}");
         fs::write(site.path(&file), &bytes)?;
@@ -55,17 +59,17 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     Ok(())
 }
 
-struct Site {
+struct TakeoverSite {
     program: PathBuf,
     /// Two disks and the arbiter.
-    disks: Scratch,
-    run: Scratch,
+    disks: ScratchDir,
+    run: ScratchDir,
 }
 
-impl Site {
+impl TakeoverSite {
     fn new(period: f64) -> io::Result<Self> {
         let site =
-            Self { program: command::program()?, disks: Scratch::new()?, run: Scratch::for_sockets()? };
+            Self { program: command::program()?, disks: ScratchDir::new()?, run: ScratchDir::for_sockets()? };
         for (name, mib) in [("c", 2048_u64), ("w", 4096), ("a", 1)] {
             File::create(site.path(name))?.set_len(mib << 20)?;
         }
@@ -100,7 +104,7 @@ impl Site {
     }
 
     /// Starts a machine that serves or stands by.
-    fn machine(&self, name: &str, words: &str) -> io::Result<Child> {
+    fn machine(&self, name: &str, words: &str) -> io::Result<ChildProcess> {
         let what = format!(
             "fs:{},arbiter={},machine={name},cache=shared,schedule=off{words}",
             self.expr(),
@@ -111,7 +115,7 @@ impl Site {
         let socket = self.socket(name);
         let words = ["--config", "/dev/null", "serve", &what, "--listen", &socket].map(OsStr::new);
         let log = self.run.path().join(format!("{name}.log"));
-        let mut child = Child::program(&[&[self.program.as_os_str()], &words[..]].concat(), &log)?;
+        let mut child = ChildProcess::program(&[&[self.program.as_os_str()], &words[..]].concat(), &log)?;
         let (begun, wanted) = (Instant::now(), format!("machine {name}, "));
         loop {
             let said = self.tell(&["fs", "status", "--server", &socket]);

@@ -12,14 +12,14 @@ use nine_proto::{Fid, GetMask, OpenFlags, SetMask, Tag, Time};
 use rustix::fs::syncfs;
 use rustix::process::getegid;
 
-use super::serve::Shape;
-use super::stand::Stand;
-use super::work::Chance;
-use super::{Contest, pattern};
+use super::serve::ArchiveShape;
+use super::stand::ArchiveTestbed;
+use super::work::SeededRandom;
+use super::{ArchiveContest, pattern};
 use crate::files::file_name;
-use crate::place::Place;
-use crate::report::{Report, Row};
-use crate::wire::{Conn, encoded};
+use crate::place::CpuPlacement;
+use crate::report::{BenchReport, ReportRow};
+use crate::wire::{LeanConnection, encoded};
 
 /// Name of the tree in the root.
 const TREE: &str = "tree";
@@ -36,17 +36,18 @@ const READ: Fid = Fid(2);
 const DIRS: u32 = 10;
 const AT_REMOVEDIR: u32 = 0x200;
 
-pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+pub(super) fn measure(contest: &ArchiveContest, report: &mut BenchReport) -> io::Result<()> {
     let tree = tree(contest.pace.of(70_000, 3000, 60));
     let count: usize = tree.iter().map(|dir| dir.sizes.len()).sum();
     let bytes: u64 = tree.iter().flat_map(|dir| &dir.sizes).map(|size| *size as u64).sum();
     let mib = (bytes >> 20) + 1;
-    let (ours, disk) = (Stand::archive(Shape::of(mib * 3 + 256, mib * 2 + 256))?, Stand::disk()?);
-    Place::Free.arrange(&[])?;
+    let (ours, disk) =
+        (ArchiveTestbed::archive(ArchiveShape::of(mib * 3 + 256, mib * 2 + 256))?, ArchiveTestbed::disk()?);
+    CpuPlacement::Free.arrange(&[])?;
     let direct = disk.dir().join("direct");
     std::fs::create_dir(&direct)?;
     let whole = format!("{count} files in {} directories, {mib} MiB", tree.len());
-    let row = |what| Row { what: format!("{what} {whole}"), unit: "k/s", ..Row::default() };
+    let row = |what| ReportRow { what: format!("{what} {whole}"), unit: "k/s", ..ReportRow::default() };
     let mut rows = ["unpack, sync:", "unpack, before the sync:", "read back:"].map(row);
     let data = pattern(SIZES[2] as usize, 17);
     let begun = Instant::now();
@@ -98,13 +99,13 @@ fn timed(
 }
 
 /// A directory, and the sizes of its files.
-struct Dir {
+struct SourceDir {
     /// Names from the root; the last one is the directory's own.
     path: Vec<String>,
     sizes: Vec<usize>,
 }
 
-impl Dir {
+impl SourceDir {
     fn name(&self) -> &str {
         self.path.last().expect("none is the root")
     }
@@ -118,9 +119,9 @@ impl Dir {
 }
 
 /// Returns the tree, the same each time: about `files` files, each directory before its content.
-fn tree(files: u64) -> Vec<Dir> {
-    let (mut chance, mut left) = (Chance::new(23), files);
-    let mut dirs = vec![Dir { path: vec![TREE.into()], sizes: Vec::new() }];
+fn tree(files: u64) -> Vec<SourceDir> {
+    let (mut chance, mut left) = (SeededRandom::new(23), files);
+    let mut dirs = vec![SourceDir { path: vec![TREE.into()], sizes: Vec::new() }];
     while left > 0 {
         let deep = dirs[dirs.len() - 1].path.len();
         // Place it beside, in or above the last directory, preferring depth.
@@ -129,13 +130,13 @@ fn tree(files: u64) -> Vec<Dir> {
         path.push(format!("dir{}", dirs.len()));
         let count = (1 + chance.below(2 * EACH - 1)).min(left);
         left -= count;
-        dirs.push(Dir { path, sizes: (0..count).map(|_| size(&mut chance)).collect() });
+        dirs.push(SourceDir { path, sizes: (0..count).map(|_| size(&mut chance)).collect() });
     }
     dirs
 }
 
 /// Returns a random size. The logarithm of a source file's size is about normally distributed.
-fn size(chance: &mut Chance) -> usize {
+fn size(chance: &mut SeededRandom) -> usize {
     let normal = (0..12).map(|_| chance.below(1 << 20) as f64 / f64::from(1 << 20)).sum::<f64>() - 6.0;
     (SIZES[1] * (1.45 * normal).exp()).clamp(SIZES[0], SIZES[2]) as usize
 }
@@ -145,7 +146,7 @@ pub fn source(root: &Path, files: u64) -> io::Result<()> {
     unpack_here(root, &tree(files), &pattern(SIZES[2] as usize, 17))
 }
 
-fn unpack(conn: &mut Conn, tree: &[Dir], data: &[u8]) -> io::Result<()> {
+fn unpack(conn: &mut LeanConnection, tree: &[SourceDir], data: &[u8]) -> io::Result<()> {
     let gid = getegid().as_raw();
     let mut deep = 0;
     for dir in tree {
@@ -167,7 +168,7 @@ fn unpack(conn: &mut Conn, tree: &[Dir], data: &[u8]) -> io::Result<()> {
 }
 
 /// Sets the times of completed directories, from the last one of the path up to `from`, and clunks them.
-fn leave(conn: &mut Conn, from: usize, to: usize) -> io::Result<()> {
+fn leave(conn: &mut LeanConnection, from: usize, to: usize) -> io::Result<()> {
     for deep in (from..=to).rev() {
         let fid = Fid(DIRS + deep as u32);
         conn.call(&dated(fid))?;
@@ -182,7 +183,7 @@ fn dated(fid: Fid) -> Tmsg<'static> {
     Tmsg::Setattr { fid, valid, mode: 0, uid: 0, gid: 0, size: 0, atime: when, mtime: when }
 }
 
-fn pack(conn: &mut Conn, tree: &[Dir]) -> io::Result<()> {
+fn pack(conn: &mut LeanConnection, tree: &[SourceDir]) -> io::Result<()> {
     let (flags, mask) = (OpenFlags::READ.to_wire(), GetMask::BASIC.0);
     for dir in tree {
         let (fid, _) = dir.fids();
@@ -209,7 +210,7 @@ fn pack(conn: &mut Conn, tree: &[Dir]) -> io::Result<()> {
 }
 
 /// Removes the directories, the last one first, each with its content, many files at a time.
-fn remove(mut conn: Conn, tree: &[Dir]) -> io::Result<()> {
+fn remove(mut conn: LeanConnection, tree: &[SourceDir]) -> io::Result<()> {
     for dir in tree.iter().rev() {
         let path: Vec<&str> = dir.path.iter().map(String::as_str).collect();
         let unlink = |n: usize| {
@@ -227,7 +228,7 @@ fn remove(mut conn: Conn, tree: &[Dir]) -> io::Result<()> {
     Ok(())
 }
 
-fn unpack_here(root: &Path, tree: &[Dir], data: &[u8]) -> io::Result<()> {
+fn unpack_here(root: &Path, tree: &[SourceDir], data: &[u8]) -> io::Result<()> {
     let when = SystemTime::UNIX_EPOCH + Duration::from_secs(WHEN as u64);
     let when = FileTimes::new().set_accessed(when).set_modified(when);
     for dir in tree {
@@ -242,7 +243,7 @@ fn unpack_here(root: &Path, tree: &[Dir], data: &[u8]) -> io::Result<()> {
     tree.iter().try_for_each(|dir| File::open(root.join(dir.path.join("/")))?.set_times(when))
 }
 
-fn pack_here(root: &Path, tree: &[Dir]) -> io::Result<()> {
+fn pack_here(root: &Path, tree: &[SourceDir]) -> io::Result<()> {
     let mut data = Vec::new();
     for dir in tree {
         let path = root.join(dir.path.join("/"));

@@ -5,12 +5,12 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::Contest;
-use super::serve::Shape;
-use super::stand::Stand;
-use super::work::{self, Blocks};
-use crate::place::Place;
-use crate::report::{Report, Row};
+use super::ArchiveContest;
+use super::serve::ArchiveShape;
+use super::stand::ArchiveTestbed;
+use super::work::{self, BlockAccess};
+use crate::place::CpuPlacement;
+use crate::report::{BenchReport, ReportRow};
 
 const DEPTH: u16 = 8;
 /// The client's file, and the other file.
@@ -23,13 +23,13 @@ const LIMIT: Duration = Duration::from_secs(600);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The work beside the client, on a thread of its own.
-type Work = Box<dyn FnOnce() -> io::Result<()> + Send>;
+type BackgroundWork = Box<dyn FnOnce() -> io::Result<()> + Send>;
 
-pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
-    Place::Free.arrange(&[])?;
+pub(super) fn measure(contest: &ArchiveContest, report: &mut BenchReport) -> io::Result<()> {
+    CpuPlacement::Free.arrange(&[])?;
     let mib = contest.pace.of(1024, 256, 4);
-    let shape = Shape { mirror: true, ..Shape::of(mib * 2 + 256, mib * 2 + 64) };
-    let stand = Stand::archive(shape)?;
+    let shape = ArchiveShape { mirror: true, ..ArchiveShape::of(mib * 2 + 256, mib * 2 + 64) };
+    let stand = ArchiveTestbed::archive(shape)?;
     work::write(&stand.server(), WORK, 0, WORK_SIZE, 1)?;
     work::write(&stand.server(), TREE, 0, mib << 20, 2)?;
     stand.tell("dump wait")?;
@@ -58,23 +58,26 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     Ok(())
 }
 
-fn worst(rows: &[Row]) -> Option<f64> {
-    rows.iter().filter_map(Row::vs_peer).reduce(f64::min)
+fn worst(rows: &[ReportRow]) -> Option<f64> {
+    rows.iter().filter_map(ReportRow::vs_peer).reduce(f64::min)
 }
 
 fn lost(
-    contest: &Contest,
-    stand: &Stand,
+    contest: &ArchiveContest,
+    stand: &ArchiveTestbed,
     what: &str,
-    begins: impl Fn() -> io::Result<Work>,
-) -> io::Result<Vec<Row>> {
+    begins: impl Fn() -> io::Result<BackgroundWork>,
+) -> io::Result<Vec<ReportRow>> {
     let kinds = [("read 64 KiB", 64, None), ("write 4 KiB", 4, Some(1))];
     let mut rows = Vec::new();
     for (kind, kib, writes) in kinds {
-        let blocks = |tag| Blocks::new(tag, WORK_SIZE, kib << 10, writes);
+        let blocks = |tag| BlockAccess::new(tag, WORK_SIZE, kib << 10, writes);
         let mut load = work::load(&stand.server(), WORK, DEPTH, blocks)?;
-        let mut row =
-            Row { what: format!("{kind}, depth {DEPTH}, {what} / not"), unit: "k/s", ..Row::default() };
+        let mut row = ReportRow {
+            what: format!("{kind}, depth {DEPTH}, {what} / not"),
+            unit: "k/s",
+            ..ReportRow::default()
+        };
         for _ in 0..contest.pace.of(3, 2, 1) {
             let idle = contest.pace.turn() * 4;
             let before = load.run(idle)?;

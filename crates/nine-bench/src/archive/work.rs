@@ -8,20 +8,20 @@ use nine_io::client::Writer;
 use nine_proto::msg::{Data, Names, Tmsg};
 use nine_proto::{Fid, NOGID, OpenFlags, Tag};
 
-use super::stand::Stand;
-use super::{PIECE, pattern};
+use super::stand::ArchiveTestbed;
+use super::{CLIENT_IO_LEN, pattern};
 use crate::files::file_name;
-use crate::server::Server;
-use crate::wire::{Conn, Cycle, Load, encoded};
+use crate::server::MeasuredServer;
+use crate::wire::{CycleLoad, LeanConnection, MessageCycle, encoded};
 
 /// The fid of a connection's open file.
 pub(super) const OPEN: Fid = Fid(1);
 
 /// Pseudo-random numbers, the same each time.
 #[derive(Clone, Copy)]
-pub(super) struct Chance(u64);
+pub(super) struct SeededRandom(u64);
 
-impl Chance {
+impl SeededRandom {
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
@@ -35,9 +35,9 @@ impl Chance {
 }
 
 /// Operations on a file's blocks, sequential or random.
-pub(super) struct Blocks {
+pub(super) struct BlockAccess {
     pub tag: Tag,
-    pub chance: Chance,
+    pub chance: SeededRandom,
     /// Number of blocks of the file, and the size of a block in bytes.
     pub count: u64,
     pub size: usize,
@@ -46,9 +46,9 @@ pub(super) struct Blocks {
     pub data: Vec<u8>,
 }
 
-impl Blocks {
+impl BlockAccess {
     pub fn new(tag: Tag, file: u64, size: usize, writes: Option<u64>) -> Self {
-        let chance = Chance::new(u64::from(tag.0) + 7);
+        let chance = SeededRandom::new(u64::from(tag.0) + 7);
         Self { tag, chance, count: file / size as u64, size, writes, data: pattern(size, u64::from(tag.0)) }
     }
 
@@ -63,7 +63,7 @@ impl Blocks {
     }
 }
 
-impl Cycle for Blocks {
+impl MessageCycle for BlockAccess {
     fn put(&mut self, n: usize, out: &mut Vec<u8>) -> bool {
         if n > 0 {
             return false;
@@ -79,9 +79,9 @@ impl Cycle for Blocks {
 }
 
 /// Walks to a random file of a directory, opens it, reads its beginning and clunks it.
-pub(super) struct Visits {
+pub(super) struct FileVisits {
     pub tag: Tag,
-    pub chance: Chance,
+    pub chance: SeededRandom,
     /// The directory, and its number of files.
     pub dir: Fid,
     pub files: u32,
@@ -89,7 +89,7 @@ pub(super) struct Visits {
     pub read: Option<u32>,
 }
 
-impl Cycle for Visits {
+impl MessageCycle for FileVisits {
     fn put(&mut self, n: usize, out: &mut Vec<u8>) -> bool {
         let fid = Fid(1000 + u32::from(self.tag.0));
         let message = match (n, self.read) {
@@ -111,7 +111,7 @@ impl Cycle for Visits {
 }
 
 /// Opens a connection with an open file of the root.
-pub(super) fn on_file(server: &Server, name: &str) -> io::Result<Conn> {
+pub(super) fn on_file(server: &MeasuredServer, name: &str) -> io::Result<LeanConnection> {
     let mut conn = server.dial()?;
     conn.walk(Fid(0), OPEN, name.as_bytes())?;
     conn.call(&Tmsg::Lopen { fid: OPEN, flags: OpenFlags::RDWR.to_wire() })?;
@@ -120,27 +120,33 @@ pub(super) fn on_file(server: &Server, name: &str) -> io::Result<Conn> {
 
 /// Creates a load of operations on a file's blocks.
 pub(super) fn load(
-    server: &Server,
+    server: &MeasuredServer,
     name: &str,
     depth: u16,
-    blocks: impl Fn(Tag) -> Blocks,
-) -> io::Result<Load<Blocks>> {
-    Load::new(vec![on_file(server, name)?], depth, |_, tag| blocks(tag))
+    blocks: impl Fn(Tag) -> BlockAccess,
+) -> io::Result<CycleLoad<BlockAccess>> {
+    CycleLoad::new(vec![on_file(server, name)?], depth, |_, tag| blocks(tag))
 }
 
 /// Writes `size` bytes at an offset of a file, which is created if it does not exist.
-pub(super) fn write(server: &Server, name: &str, offset: u64, size: u64, seed: u64) -> io::Result<()> {
+pub(super) fn write(
+    server: &MeasuredServer,
+    name: &str,
+    offset: u64,
+    size: u64,
+    seed: u64,
+) -> io::Result<()> {
     let (client, root) = server.client()?;
     let file = match root.open(name, OpenFlags::WRITE) {
         Ok(file) => file,
         Err(_) => root.create(name, OpenFlags::WRITE, 0o644, NOGID)?,
     };
-    let piece = Bytes::from(pattern(PIECE, seed));
+    let piece = Bytes::from(pattern(CLIENT_IO_LEN, seed));
     client.wait(async {
         let mut writer = Writer::new(file.file(), offset);
         let mut left = size;
         while left > 0 {
-            let some = left.min(PIECE as u64);
+            let some = left.min(CLIENT_IO_LEN as u64);
             writer.push(piece.slice(..some as usize)).await?;
             left -= some;
         }
@@ -150,7 +156,7 @@ pub(super) fn write(server: &Server, name: &str, offset: u64, size: u64, seed: u
 }
 
 /// Waits until all dumps are on the worm and the archive has no more background work.
-pub(super) fn settled(stand: &Stand) -> io::Result<()> {
+pub(super) fn settled(stand: &ArchiveTestbed) -> io::Result<()> {
     copied(stand)?;
     let mut before = String::new();
     loop {
@@ -166,7 +172,7 @@ pub(super) fn settled(stand: &Stand) -> io::Result<()> {
 }
 
 /// Waits until all dumps are on the worm.
-pub(super) fn copied(stand: &Stand) -> io::Result<()> {
+pub(super) fn copied(stand: &ArchiveTestbed) -> io::Result<()> {
     while stand.ask("dumps")?.contains("on its way") {
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -175,7 +181,7 @@ pub(super) fn copied(stand: &Stand) -> io::Result<()> {
 
 /// Writes these files of the root, 32 at a time.
 pub(super) fn write_files(
-    server: &Server,
+    server: &MeasuredServer,
     files: impl Iterator<Item = u32>,
     size: u64,
     seed: u64,

@@ -15,17 +15,17 @@ use nine_proto::msg::{Names, OnlyIds, Tmsg};
 use nine_proto::{Dialect, Fid, NOFID, NOTAG, OpenFlags, Tag};
 use rustix::process::geteuid;
 
-use crate::child::{self, Child};
+use crate::child::{self, ChildProcess};
 use crate::peers::diod;
-use crate::place::Place;
-use crate::report::Turn;
-use crate::scratch::Scratch;
-use crate::server::{SILENCE, Server};
+use crate::place::CpuPlacement;
+use crate::report::BenchTurn;
+use crate::scratch::ScratchDir;
+use crate::server::{MeasuredServer, SILENCE};
 use crate::wire::{encoded, receive};
 
 /// A route to a server.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Road {
+pub(super) enum ServerRoute {
     /// A channel; both ends wait in this mode.
     Channel(Wait),
     Unix,
@@ -34,7 +34,7 @@ pub(super) enum Road {
     Diod,
 }
 
-impl Road {
+impl ServerRoute {
     pub(super) fn label(self) -> &'static str {
         match self {
             Self::Channel(_) => "channel",
@@ -55,17 +55,17 @@ const DEVICES: &str = "/dev";
 const TCP: &str = "tcp";
 
 /// The servers of a run. `files/cached` is a file of the host in the page cache, as long as the largest payload.
-pub(super) struct Site {
-    server: Child,
-    diod: Option<Server>,
-    _remote: Child,
-    sockets: Scratch,
-    files: Scratch,
+pub(super) struct ChannelSite {
+    server: ChildProcess,
+    diod: Option<MeasuredServer>,
+    _remote: ChildProcess,
+    sockets: ScratchDir,
+    files: ScratchDir,
 }
 
-impl Site {
+impl ChannelSite {
     pub(super) fn start() -> io::Result<Self> {
-        let (files, sockets) = (Scratch::new()?, Scratch::for_sockets()?);
+        let (files, sockets) = (ScratchDir::new()?, ScratchDir::for_sockets()?);
         std::fs::write(files.path().join("cached"), vec![0; super::BIG[1]])?;
         let far = sockets.path().join("far");
         std::fs::create_dir(&far)?;
@@ -110,17 +110,17 @@ impl Site {
     /// write.
     pub(super) fn turn(
         &self,
-        road: Road,
+        road: ServerRoute,
         file: &'static str,
         size: usize,
         times: u32,
-        place: Place,
-    ) -> io::Result<Turn<'_>> {
+        place: CpuPlacement,
+    ) -> io::Result<BenchTurn<'_>> {
         Ok(Box::new(move || {
-            let diod = self.diod.as_ref().filter(|_| road == Road::Diod);
-            place.arrange(&[diod.map_or(self.server.pid(), Server::pid)])?;
+            let diod = self.diod.as_ref().filter(|_| road == ServerRoute::Diod);
+            place.arrange(&[diod.map_or(self.server.pid(), MeasuredServer::pid)])?;
             match road {
-                Road::Channel(wait) => {
+                ServerRoute::Channel(wait) => {
                     let (mut client, file) = self.join(wait, file)?;
                     let mut buffer = client.buffer(size.max(1)).map_err(failed)?;
                     let mut all = |times: u32| {
@@ -136,18 +136,18 @@ impl Site {
                     all(times)?;
                     Ok(begun.elapsed().as_secs_f64() * 1e6 / f64::from(times))
                 }
-                Road::Unix => {
+                ServerRoute::Unix => {
                     let stream = UnixStream::connect(self.sockets.path().join(UNIX))?;
-                    Lean::begin(stream, "", file, size)?.writes(times)
+                    LeanClient::begin(stream, "", file, size)?.writes(times)
                 }
-                Road::Diod => {
+                ServerRoute::Diod => {
                     let stream = UnixStream::connect(self.sockets.path().join("diod"))?;
-                    Lean::begin(stream, DEVICES, file, size)?.writes(times)
+                    LeanClient::begin(stream, DEVICES, file, size)?.writes(times)
                 }
-                Road::Tcp => {
+                ServerRoute::Tcp => {
                     let stream = TcpStream::connect(("127.0.0.1", self.port()?))?;
                     stream.set_nodelay(true)?;
-                    Lean::begin(stream, "", file, size)?.writes(times)
+                    LeanClient::begin(stream, "", file, size)?.writes(times)
                 }
             }
         }))
@@ -179,13 +179,13 @@ impl Site {
     /// Counts the context switches of a write, server and guest together: how often a thread goes to sleep.
     pub(super) fn switches_of(
         &self,
-        road: Road,
+        road: ServerRoute,
         file: &'static str,
         size: usize,
         times: u32,
     ) -> io::Result<f64> {
         let all = || Ok::<_, io::Error>(self.switches()? + switches(std::process::id())?);
-        let mut turn = self.turn(road, file, size, times, Place::Cross)?;
+        let mut turn = self.turn(road, file, size, times, CpuPlacement::Cross)?;
         let before = all()?;
         turn()?;
         // The warm-up adds a tenth of the writes.
@@ -214,8 +214,8 @@ pub(super) fn fill(payload: &mut [u8], n: u32) {
     payload.fill(n as u8);
 }
 
-fn role(script: &Path, sockets: &Path) -> io::Result<Child> {
-    Child::role(&[OsStr::new("channel"), script.as_os_str(), sockets.as_os_str()])
+fn role(script: &Path, sockets: &Path) -> io::Result<ChildProcess> {
+    ChildProcess::role(&[OsStr::new("channel"), script.as_os_str(), sockets.as_os_str()])
 }
 
 /// The role: serves a name space at all sockets.
@@ -243,17 +243,17 @@ pub fn serve(script: &Path, sockets: &Path) -> io::Result<()> {
 }
 
 /// A minimal client over a socket: one message, encoded in advance; its payload is filled in place.
-struct Lean<S> {
+struct LeanClient<S> {
     stream: S,
     request: Vec<u8>,
     size: usize,
 }
 
 /// `size[4] type[1] tag[2] fid[4] offset[8] count[4]`.
-const HEAD: usize = 23;
+const TWRITE_HEAD_LEN: usize = 23;
 const RWRITE: usize = 11;
 
-impl<S: Read + Write> Lean<S> {
+impl<S: Read + Write> LeanClient<S> {
     fn begin(stream: S, aname: &str, file: &str, size: usize) -> io::Result<Self> {
         let data = nine_proto::msg::Data::Bytes(&vec![0; size]);
         let request = encoded(&Tmsg::Write { fid: Fid(1), offset: 0, data }, Tag(1));
@@ -287,7 +287,7 @@ impl<S: Read + Write> Lean<S> {
     fn all(&mut self, times: u32) -> io::Result<()> {
         let mut answer = [0; RWRITE];
         for n in 0..times {
-            fill(&mut self.request[HEAD..], n);
+            fill(&mut self.request[TWRITE_HEAD_LEN..], n);
             self.stream.write_all(&self.request)?;
             self.stream.read_exact(&mut answer)?;
             whole(u32::from_le_bytes(answer[7..].try_into().expect("four bytes")) as usize, self.size)?;

@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use super::guest::fill;
-use crate::place::Place;
+use crate::place::CpuPlacement;
 
 /// A word on a cache line of its own, with its neighbour line unused.
 #[repr(align(128))]
-struct Line(AtomicU32);
+struct CacheLineWord(AtomicU32);
 
-static THERE: Line = Line(AtomicU32::new(0));
-static BACK: Line = Line(AtomicU32::new(0));
+static THERE: CacheLineWord = CacheLineWord(AtomicU32::new(0));
+static BACK: CacheLineWord = CacheLineWord(AtomicU32::new(0));
 
 /// Runs `near` on this thread and `far` on a thread of another processor, alternately. Both poll. Returns the
 /// microseconds of one turn of both.
@@ -27,7 +27,7 @@ fn in_turns(
     THERE.0.store(0, Ordering::Relaxed);
     BACK.0.store(0, Ordering::Relaxed);
     let other = std::thread::spawn(move || -> io::Result<()> {
-        Place::Cross.stand_far()?;
+        CpuPlacement::Cross.stand_far()?;
         for n in 1..=turns {
             while THERE.0.load(Ordering::Acquire) != n {
                 spin_loop();
@@ -37,7 +37,7 @@ fn in_turns(
         }
         Ok(())
     });
-    Place::Cross.stand_near()?;
+    CpuPlacement::Cross.stand_near()?;
     let mut begun = Instant::now();
     for n in 1..=turns {
         near(n);

@@ -12,12 +12,12 @@ use nine_servers::machine::{Accel, QEMU, found};
 use rustix::process::Pid;
 
 use crate::command;
-use crate::place::{Place, move_to_client};
-use crate::report::Turn;
+use crate::place::{CpuPlacement, move_to_client};
+use crate::report::BenchTurn;
 use crate::sys::cpu_of_children;
 
 /// Programs and files to run machines.
-pub(super) struct Machines {
+pub(super) struct MachineSetup {
     command: PathBuf,
     images: PathBuf,
     /// The accelerator that executes them.
@@ -28,13 +28,13 @@ pub(super) struct Machines {
 
 /// How a machine reaches its file.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Way {
+pub(super) enum MachineRoute {
     Channel(Waits),
     /// QEMU's own server, on the directory with the cached file: it does not open special files.
     Virtio,
 }
 
-impl Machines {
+impl MachineSetup {
     /// Finds everything that machines need. The inner error names the missing program or file.
     pub(super) fn find(space: &Path) -> io::Result<Result<Self, String>> {
         if found(Path::new(QEMU)).is_none() {
@@ -64,16 +64,16 @@ impl Machines {
         run
     }
 
-    fn run(&self, way: Way, file: &str, size: usize, times: &[u32]) -> io::Result<Command> {
+    fn run(&self, way: MachineRoute, file: &str, size: usize, times: &[u32]) -> io::Result<Command> {
         let mut run = self.command();
         // Thread names are needed to place QEMU's threads.
         run.args(["--qemu-word=-name", "--qemu-word=bench,debug-threads=on"]);
         let image = match way {
-            Way::Channel(waits) => {
+            MachineRoute::Channel(waits) => {
                 run.args(["--wait", waits.name()]);
                 "latency"
             }
-            Way::Virtio => {
+            MachineRoute::Virtio => {
                 let dir = self.space.parent().unwrap_or(Path::new("/")).display();
                 let served = format!("local,id=peer,path={dir},security_model=none");
                 for word in ["-fsdev", &served, "-device", VIRTIO] {
@@ -91,11 +91,11 @@ impl Machines {
     }
 
     /// Runs a machine and returns its output. The server has one processor, the machine another.
-    fn placed(&self, way: Way, file: &str, size: usize, times: &[u32]) -> io::Result<String> {
-        Place::Cross.stand_far()?;
+    fn placed(&self, way: MachineRoute, file: &str, size: usize, times: &[u32]) -> io::Result<String> {
+        CpuPlacement::Cross.stand_far()?;
         let mut child = self.run(way, file, size, times)?.spawn()?;
         let ended = place_qemu(&mut child, way).and_then(|()| child.wait_with_output());
-        Place::Free.arrange(&[])?;
+        CpuPlacement::Free.arrange(&[])?;
         let output = ended?;
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
@@ -105,7 +105,13 @@ impl Machines {
     }
 
     /// Measures a write from a machine, microseconds.
-    pub(super) fn turn(&self, way: Way, file: &'static str, size: usize, times: u32) -> Turn<'_> {
+    pub(super) fn turn(
+        &self,
+        way: MachineRoute,
+        file: &'static str,
+        size: usize,
+        times: u32,
+    ) -> BenchTurn<'_> {
         Box::new(move || {
             let said = self.placed(way, file, size, &[times / 10 + 1, times])?;
             let nanos = said.lines().last().and_then(|line| line.split(' ').nth(1)?.parse::<f64>().ok());
@@ -117,7 +123,13 @@ impl Machines {
 
     /// Measures the processor time of a write, both sides together, microseconds. The time of a run with one write is
     /// subtracted, because start and end are the same.
-    pub(super) fn cpu(&self, way: Way, file: &'static str, size: usize, times: u32) -> Turn<'_> {
+    pub(super) fn cpu(
+        &self,
+        way: MachineRoute,
+        file: &'static str,
+        size: usize,
+        times: u32,
+    ) -> BenchTurn<'_> {
         Box::new(move || {
             let spent = |times| {
                 let before = cpu_of_children()?;
@@ -129,7 +141,7 @@ impl Machines {
     }
 
     /// Measures the time until an image prints its first line, milliseconds.
-    pub(super) fn first_line(&self) -> Turn<'_> {
+    pub(super) fn first_line(&self) -> BenchTurn<'_> {
         Box::new(move || {
             let mut run = self.command();
             run.arg(&self.space).arg("--").arg(self.images.join("hello"));
@@ -161,8 +173,8 @@ impl Machines {
 
 /// Waits until QEMU runs, and moves it to the clients' processor. If QEMU is the server itself, moves only the thread
 /// that executes the machine.
-fn place_qemu(child: &mut Child, way: Way) -> io::Result<()> {
-    let threads = if way == Way::Virtio { "CPU 0/" } else { "" };
+fn place_qemu(child: &mut Child, way: MachineRoute) -> io::Result<()> {
+    let threads = if way == MachineRoute::Virtio { "CPU 0/" } else { "" };
     let late = Instant::now() + Duration::from_secs(10);
     while child.try_wait()?.is_none() && Instant::now() < late {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id()))?;

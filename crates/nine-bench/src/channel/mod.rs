@@ -17,17 +17,17 @@ use nine_guest::Wait;
 use nine_net::shm::Waits;
 
 pub use self::guest::serve;
-use self::guest::{Road, Site};
-use self::machine::{Machines, Way};
-use crate::args::Pace;
-use crate::parts::{Part, chosen};
-use crate::place::Place;
-use crate::plot::{Figure, Plot};
-use crate::report::{Race, Report, Row, Turn, interleave};
+use self::guest::{ChannelSite, ServerRoute};
+use self::machine::{MachineRoute, MachineSetup};
+use crate::args::BenchPace;
+use crate::parts::{ExperimentPart, chosen};
+use crate::place::CpuPlacement;
+use crate::plot::{PlotFigure, PlotLabels};
+use crate::report::{BenchRace, BenchReport, BenchTurn, ReportRow, interleave};
 use crate::stats::median;
-use crate::{Experiment, peers, place};
+use crate::{BenchExperiment, peers, place};
 
-pub const EXPERIMENT: Experiment = Experiment {
+pub const EXPERIMENT: BenchExperiment = BenchExperiment {
     name: "channel",
     what: "9P through shared memory against unix sockets, TCP and diod: empty writes, payloads, files of the host, \
            another machine behind it; from programs, from machines without a system, from Linux' kernel; a cache line \
@@ -48,12 +48,12 @@ const COUNTED: u32 = 10;
 /// Name of the machines' peer.
 const VIRTIO: &str = "virtio-9p, whose guest spins";
 
-struct Contest {
-    pace: Pace,
-    site: Site,
+struct ChannelContest {
+    pace: BenchPace,
+    site: ChannelSite,
 }
 
-const PARTS: [Part<Contest>; 8] = [
+const PARTS: [ExperimentPart<ChannelContest>; 8] = [
     ("empty", empty),
     ("sizes", sizes),
     ("host", host),
@@ -83,10 +83,10 @@ const KEYS: [&str; 16] = [
     "guest_image_kib",
 ];
 
-fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
+fn run(pace: BenchPace, only: Option<&str>) -> io::Result<BenchReport> {
     let parts = chosen(&PARTS, only)?;
-    let contest = Contest { pace, site: Site::start()? };
-    let mut report = Report::default();
+    let contest = ChannelContest { pace, site: ChannelSite::start()? };
+    let mut report = BenchReport::default();
     report.notes.push(format!(
         "{} processors; cross: the server has one, the guest another; spinning: neither sleeps",
         place::count()
@@ -109,35 +109,35 @@ fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
 }
 
 /// Returns the number of rounds with machines, each of which must be started.
-fn guest_rounds(pace: Pace) -> usize {
+fn guest_rounds(pace: BenchPace) -> usize {
     pace.of(5, 3, 1)
 }
 
-fn writes(pace: Pace) -> u32 {
+fn writes(pace: BenchPace) -> u32 {
     pace.of(WRITES, WRITES / 4, 50)
 }
 
 /// Empty writes: the cost of a message.
-fn empty(contest: &Contest, report: &mut Report) -> io::Result<()> {
-    let Contest { pace, site } = contest;
+fn empty(contest: &ChannelContest, report: &mut BenchReport) -> io::Result<()> {
+    let ChannelContest { pace, site } = contest;
     let n = writes(*pace);
     let turn = |road, place| site.turn(road, "dev/null", 0, n, place);
-    let limit = |place: Place| -> Option<Turn<'_>> {
-        (place == Place::Cross).then(|| Box::new(move || limits::ping_pong(n)) as Turn<'_>)
+    let limit = |place: CpuPlacement| -> Option<BenchTurn<'_>> {
+        (place == CpuPlacement::Cross).then(|| Box::new(move || limits::ping_pong(n)) as BenchTurn<'_>)
     };
     let mut races = Vec::new();
     for (what, place, wait) in [
-        ("empty write, both spinning, cross: channel / unix socket", Place::Cross, Wait::Poll),
-        ("empty write, adaptive, cross: channel / unix socket", Place::Cross, Wait::Adaptive),
-        ("empty write, asleep, cross: channel / unix socket", Place::Cross, Wait::Interrupt),
-        ("empty write, asleep, same core: channel / unix socket", Place::Same, Wait::Interrupt),
+        ("empty write, both spinning, cross: channel / unix socket", CpuPlacement::Cross, Wait::Poll),
+        ("empty write, adaptive, cross: channel / unix socket", CpuPlacement::Cross, Wait::Adaptive),
+        ("empty write, asleep, cross: channel / unix socket", CpuPlacement::Cross, Wait::Interrupt),
+        ("empty write, asleep, same core: channel / unix socket", CpuPlacement::Same, Wait::Interrupt),
     ] {
-        races.push(Race {
+        races.push(BenchRace {
             what: what.into(),
             unit: "us",
             turns: [
-                Some(turn(Road::Channel(wait), place)?),
-                Some(turn(Road::Unix, place)?),
+                Some(turn(ServerRoute::Channel(wait), place)?),
+                Some(turn(ServerRoute::Unix, place)?),
                 limit(place).filter(|_| wait != Wait::Interrupt),
             ],
         });
@@ -152,8 +152,8 @@ fn empty(contest: &Contest, report: &mut Report) -> io::Result<()> {
 }
 
 /// The graph for the server's own null file.
-fn sizes(contest: &Contest, report: &mut Report) -> io::Result<()> {
-    let Contest { pace, site } = contest;
+fn sizes(contest: &ChannelContest, report: &mut BenchReport) -> io::Result<()> {
+    let ChannelContest { pace, site } = contest;
     let rows = graph(contest, report, "dev/null", "to null", ("channel-null", "Writes to null"))?;
     let (mut memcpy, mut unix) = (f64::INFINITY, f64::INFINITY);
     for (size, row) in SIZES.iter().zip(&rows).filter(|(size, _)| BIG.contains(size)) {
@@ -169,12 +169,12 @@ fn sizes(contest: &Contest, report: &mut Report) -> io::Result<()> {
     report.extend(filling);
     report.extend(rows);
     let n = writes(*pace);
-    let races = SIZES.iter().map(|&size| -> io::Result<Race<'_>> {
-        let turn = |road| site.turn(road, "dev/null", size, n, Place::Cross);
-        Ok(Race {
+    let races = SIZES.iter().map(|&size| -> io::Result<BenchRace<'_>> {
+        let turn = |road| site.turn(road, "dev/null", size, n, CpuPlacement::Cross);
+        Ok(BenchRace {
             what: format!("{size} bytes to null, cross: channel, adaptive / TCP"),
             unit: "us",
-            turns: [Some(turn(Road::Channel(Wait::Adaptive))?), Some(turn(Road::Tcp)?), None],
+            turns: [Some(turn(ServerRoute::Channel(Wait::Adaptive))?), Some(turn(ServerRoute::Tcp)?), None],
         })
     });
     report.extend(interleave(pace.rounds(), pace.patience(), races.collect::<io::Result<_>>()?)?);
@@ -183,33 +183,33 @@ fn sizes(contest: &Contest, report: &mut Report) -> io::Result<()> {
 
 /// Measures a row for each size, and draws the figure.
 fn graph(
-    contest: &Contest,
-    report: &mut Report,
+    contest: &ChannelContest,
+    report: &mut BenchReport,
     file: &'static str,
     what: &str,
     (figure, title): (&'static str, &'static str),
-) -> io::Result<Vec<Row>> {
-    let Contest { pace, site } = contest;
-    let peer = Road::Unix;
+) -> io::Result<Vec<ReportRow>> {
+    let ChannelContest { pace, site } = contest;
+    let peer = ServerRoute::Unix;
     let n = writes(*pace);
-    let races = SIZES.iter().map(|&size| -> io::Result<Race<'_>> {
-        Ok(Race {
+    let races = SIZES.iter().map(|&size| -> io::Result<BenchRace<'_>> {
+        Ok(BenchRace {
             what: format!("{size} bytes {what}, spinning, cross: channel / {}", peer.label()),
             unit: "us",
             turns: [
-                Some(site.turn(Road::Channel(Wait::Poll), file, size, n, Place::Cross)?),
-                Some(site.turn(peer, file, size, n, Place::Cross)?),
-                (size > 0).then(|| Box::new(move || Ok(limits::copied(size, n))) as Turn<'_>),
+                Some(site.turn(ServerRoute::Channel(Wait::Poll), file, size, n, CpuPlacement::Cross)?),
+                Some(site.turn(peer, file, size, n, CpuPlacement::Cross)?),
+                (size > 0).then(|| Box::new(move || Ok(limits::copied(size, n))) as BenchTurn<'_>),
             ],
         })
     });
     let rows = interleave(pace.rounds(), pace.patience(), races.collect::<io::Result<_>>()?)?;
-    let curve = |of: fn(&Row) -> &[f64]| {
+    let curve = |of: fn(&ReportRow) -> &[f64]| {
         let points = SIZES.iter().zip(&rows).filter(|(size, _)| **size > 0);
         points.filter_map(|(size, row)| Some((*size as f64, median(of(row))?))).collect()
     };
-    report.figures.push(Figure {
-        plot: Plot { file: figure, title, x: "payload, bytes", y: "us a write" },
+    report.figures.push(PlotFigure {
+        plot: PlotLabels { file: figure, title, x: "payload, bytes", y: "us a write" },
         curves: vec![
             ("channel, spinning", curve(|row| &row.ours)),
             (peer.label(), curve(|row| &row.peer)),
@@ -220,42 +220,42 @@ fn graph(
 }
 
 /// Measures filling a payload without sending it.
-fn filling(pace: Pace) -> io::Result<Vec<Row>> {
+fn filling(pace: BenchPace) -> io::Result<Vec<ReportRow>> {
     let n = writes(pace);
-    let races = SLOPE.iter().map(|&size| Race {
+    let races = SLOPE.iter().map(|&size| BenchRace {
         what: format!("{size} bytes, filled by their writer and not sent"),
         unit: "us",
-        turns: [Some(Box::new(move || Ok(limits::filled(size, n))) as Turn<'_>), None, None],
+        turns: [Some(Box::new(move || Ok(limits::filled(size, n))) as BenchTurn<'_>), None, None],
     });
     interleave(pace.rounds(), pace.patience(), races.collect())
 }
 
 /// Measures filling a payload on one processor and copying it once on another.
-fn carried(pace: Pace) -> io::Result<Vec<Row>> {
+fn carried(pace: BenchPace) -> io::Result<Vec<ReportRow>> {
     let n = writes(pace);
-    let races = SIZES.iter().map(|&size| Race {
+    let races = SIZES.iter().map(|&size| BenchRace {
         what: format!("{size} bytes, filled on one processor and copied once on another"),
         unit: "us",
-        turns: [Some(Box::new(move || limits::carried(size, n)) as Turn<'_>), None, None],
+        turns: [Some(Box::new(move || limits::carried(size, n)) as BenchTurn<'_>), None, None],
     });
     interleave(pace.rounds(), pace.patience(), races.collect())
 }
 
 /// Returns the cost of a byte beyond 8 KiB over the cost of copying one. The time to fill the payload is subtracted on
 /// both sides.
-fn slope(rows: &[Row], filling: &[Row]) -> Option<f64> {
+fn slope(rows: &[ReportRow], filling: &[ReportRow]) -> Option<f64> {
     let [small, big] = SLOPE.map(|size| median(&rows[at(size)].limit));
     let limit = big? - small? - filled(filling)?;
     Some(beyond(rows, filling)? / limit)
 }
 
 /// Returns the microseconds for the bytes beyond 8 KiB, without filling them.
-fn beyond(rows: &[Row], filling: &[Row]) -> Option<f64> {
+fn beyond(rows: &[ReportRow], filling: &[ReportRow]) -> Option<f64> {
     let [small, big] = SLOPE.map(|size| median(&rows[at(size)].ours));
     Some(big? - small? - filled(filling)?)
 }
 
-fn filled(filling: &[Row]) -> Option<f64> {
+fn filled(filling: &[ReportRow]) -> Option<f64> {
     Some(median(&filling[1].ours)? - median(&filling[0].ours)?)
 }
 
@@ -265,7 +265,7 @@ fn at(size: usize) -> usize {
 }
 
 /// The graph for a file of the host and the host's null file, by the disk server.
-fn host(contest: &Contest, report: &mut Report) -> io::Result<()> {
+fn host(contest: &ChannelContest, report: &mut BenchReport) -> io::Result<()> {
     let rows = graph(
         contest,
         report,
@@ -293,21 +293,22 @@ fn host(contest: &Contest, report: &mut Report) -> io::Result<()> {
     if !contest.site.has_diod() {
         return Ok(());
     }
-    let Contest { pace, site } = contest;
+    let ChannelContest { pace, site } = contest;
     // Its largest message has 65,512 bytes.
-    let races = SIZES.iter().filter(|size| **size <= 16 << 10).map(|&size| -> io::Result<Race<'_>> {
+    let races = SIZES.iter().filter(|size| **size <= 16 << 10).map(|&size| -> io::Result<BenchRace<'_>> {
         let n = writes(*pace);
-        let ours = site.turn(Road::Channel(Wait::Adaptive), "host/null", size, n, Place::Cross)?;
-        let diod = site.turn(Road::Diod, "null", size, n, Place::Cross)?;
+        let ours =
+            site.turn(ServerRoute::Channel(Wait::Adaptive), "host/null", size, n, CpuPlacement::Cross)?;
+        let diod = site.turn(ServerRoute::Diod, "null", size, n, CpuPlacement::Cross)?;
         let what = format!("{size} bytes to the host's null, cross: channel, adaptive / diod");
-        Ok(Race { what, unit: "us", turns: [Some(ours), Some(diod), None] })
+        Ok(BenchRace { what, unit: "us", turns: [Some(ours), Some(diod), None] })
     });
     report.extend(interleave(pace.rounds(), pace.patience(), races.collect::<io::Result<_>>()?)?);
     Ok(())
 }
 
 /// The graph for another server, mounted over TCP behind the channel's server.
-fn remote(contest: &Contest, report: &mut Report) -> io::Result<()> {
+fn remote(contest: &ChannelContest, report: &mut BenchReport) -> io::Result<()> {
     let rows = graph(
         contest,
         report,
@@ -320,38 +321,38 @@ fn remote(contest: &Contest, report: &mut Report) -> io::Result<()> {
 }
 
 /// Counts how often a thread sleeps for a write: four times in *PROSE I/O*.
-fn switches(contest: &Contest, report: &mut Report) -> io::Result<()> {
-    let Contest { pace, site } = contest;
+fn switches(contest: &ChannelContest, report: &mut BenchReport) -> io::Result<()> {
+    let ChannelContest { pace, site } = contest;
     let n = writes(*pace);
     for (file, size, what) in [
         ("dev/null", 0, "an empty write to null"),
         ("dev/null", 64 << 10, "64 KiB to null"),
         ("files/cached", 64 << 10, "64 KiB to a cached file of the host"),
     ] {
-        let unix = site.switches_of(Road::Unix, file, size, n)?;
+        let unix = site.switches_of(ServerRoute::Unix, file, size, n)?;
         for (wait, how) in
             [(Wait::Poll, "spinning"), (Wait::Adaptive, "adaptive"), (Wait::Interrupt, "asleep")]
         {
-            let ours = site.switches_of(Road::Channel(wait), file, size, n)?;
+            let ours = site.switches_of(ServerRoute::Channel(wait), file, size, n)?;
             let what = format!("context switches of {what}, {how}, cross: channel / unix socket");
-            report.push(Row::counted(what, "1", ours, Some(unix)));
+            report.push(ReportRow::counted(what, "1", ours, Some(unix)));
         }
     }
     Ok(())
 }
 
 /// Counts how often an idle channel wakes its server.
-fn idle(contest: &Contest, report: &mut Report) -> io::Result<()> {
+fn idle(contest: &ChannelContest, report: &mut BenchReport) -> io::Result<()> {
     let woken = contest.site.idle_wakeups()?;
     report.key("idle_wakeups", Some(woken));
-    report.push(Row::counted("wake-ups of an idle channel's server, adaptive", "1/s", woken, None));
+    report.push(ReportRow::counted("wake-ups of an idle channel's server, adaptive", "1/s", woken, None));
     Ok(())
 }
 
 /// The graph from machines without an operating system, beside that of a program.
-fn from_machines(contest: &Contest, report: &mut Report) -> io::Result<()> {
-    let Contest { pace, site } = contest;
-    let machines = match Machines::find(&site.space())? {
+fn from_machines(contest: &ChannelContest, report: &mut BenchReport) -> io::Result<()> {
+    let ChannelContest { pace, site } = contest;
+    let machines = match MachineSetup::find(&site.space())? {
         Ok(machines) => machines,
         Err(what) => {
             report.notes.push(format!("MISSING: {what}"));
@@ -360,20 +361,20 @@ fn from_machines(contest: &Contest, report: &mut Report) -> io::Result<()> {
     };
     let (n, accel) = (writes(*pace), machines.accel);
     report.notes.push(format!("machines run with {accel}"));
-    let spinning = Way::Channel(Waits::Poll);
+    let spinning = MachineRoute::Channel(Waits::Poll);
     let mut races = Vec::new();
     for (wait, waits, how) in [
         (Wait::Poll, Waits::Poll, "both spinning"),
         (Wait::Adaptive, Waits::Adaptive, "adaptive"),
         (Wait::Interrupt, Waits::Interrupt, "asleep"),
     ] {
-        races.push(Race {
+        races.push(BenchRace {
             what: format!("empty write, {how}, cross: a machine ({accel}) / a program"),
             unit: "us",
             turns: [
-                Some(machines.turn(Way::Channel(waits), "dev/null", 0, n)),
-                Some(site.turn(Road::Channel(wait), "dev/null", 0, n, Place::Cross)?),
-                (wait != Wait::Interrupt).then(|| Box::new(move || limits::ping_pong(n)) as Turn<'_>),
+                Some(machines.turn(MachineRoute::Channel(waits), "dev/null", 0, n)),
+                Some(site.turn(ServerRoute::Channel(wait), "dev/null", 0, n, CpuPlacement::Cross)?),
+                (wait != Wait::Interrupt).then(|| Box::new(move || limits::ping_pong(n)) as BenchTurn<'_>),
             ],
         });
     }
@@ -386,13 +387,13 @@ fn from_machines(contest: &Contest, report: &mut Report) -> io::Result<()> {
     for (file, what) in
         [("dev/null", "to null"), ("host/null", "to the host's null"), ("n/dev/null", "to a remote null")]
     {
-        let races = SIZES.iter().map(|&size| -> io::Result<Race<'_>> {
-            Ok(Race {
+        let races = SIZES.iter().map(|&size| -> io::Result<BenchRace<'_>> {
+            Ok(BenchRace {
                 what: format!("{size} bytes {what}, spinning, cross: a machine ({accel}) / a program"),
                 unit: "us",
                 turns: [
                     Some(machines.turn(spinning, file, size, n)),
-                    Some(site.turn(Road::Channel(Wait::Poll), file, size, n, Place::Cross)?),
+                    Some(site.turn(ServerRoute::Channel(Wait::Poll), file, size, n, CpuPlacement::Cross)?),
                     None,
                 ],
             })
@@ -406,8 +407,8 @@ fn from_machines(contest: &Contest, report: &mut Report) -> io::Result<()> {
         curves.push((what, points.collect::<Vec<_>>()));
         report.extend(rows);
     }
-    report.figures.push(Figure {
-        plot: Plot {
+    report.figures.push(PlotFigure {
+        plot: PlotLabels {
             file: "channel-machine",
             title: "Writes of a machine without a system",
             x: "payload, bytes",
@@ -421,14 +422,14 @@ fn from_machines(contest: &Contest, report: &mut Report) -> io::Result<()> {
         }
         true => {
             // An empty write is not a file operation here.
-            let races = SIZES[1..].iter().map(|&size| Race {
+            let races = SIZES[1..].iter().map(|&size| BenchRace {
                 what: format!(
                     "{size} bytes to a cached file, cross: a machine ({accel}), adaptive / {VIRTIO}"
                 ),
                 unit: "us",
                 turns: [
-                    Some(machines.turn(Way::Channel(Waits::Adaptive), "files/cached", size, n)),
-                    Some(machines.turn(Way::Virtio, "cached", size, n)),
+                    Some(machines.turn(MachineRoute::Channel(Waits::Adaptive), "files/cached", size, n)),
+                    Some(machines.turn(MachineRoute::Virtio, "cached", size, n)),
                     None,
                 ],
             });
@@ -439,23 +440,23 @@ fn from_machines(contest: &Contest, report: &mut Report) -> io::Result<()> {
     }
     let mut races = Vec::new();
     for (size, what) in [(64, "64 bytes"), (64 << 10, "64 KiB")] {
-        for (way, how) in [(spinning, "spinning"), (Way::Channel(Waits::Adaptive), "adaptive")] {
+        for (way, how) in [(spinning, "spinning"), (MachineRoute::Channel(Waits::Adaptive), "adaptive")] {
             let turn = |way, file| machines.cpu(way, file, size, n * COUNTED);
-            races.push(Race {
+            races.push(BenchRace {
                 what: format!(
                     "processor time of {what} to a cached file, {how}, cross: a machine ({accel}) / {VIRTIO}"
                 ),
                 unit: "us",
                 turns: [
                     Some(turn(way, "files/cached")),
-                    machines.has_virtio().then(|| turn(Way::Virtio, "cached")),
+                    machines.has_virtio().then(|| turn(MachineRoute::Virtio, "cached")),
                     None,
                 ],
             });
         }
     }
     report.extend(interleave(rounds, pace.patience(), races)?);
-    let race = Race {
+    let race = BenchRace {
         what: format!("the first line of an image ({accel})"),
         unit: "ms",
         turns: [Some(machines.first_line()), None, None],
@@ -468,7 +469,7 @@ fn from_machines(contest: &Contest, report: &mut Report) -> io::Result<()> {
 }
 
 /// The same with Linux's own client over TCP, in a machine with Debian's kernel.
-fn from_the_kernel(contest: &Contest, report: &mut Report) -> io::Result<()> {
+fn from_the_kernel(contest: &ChannelContest, report: &mut BenchReport) -> io::Result<()> {
     let n = contest.pace.of(2000, 500, 20);
     for (file, what) in [("dev/null", "to null"), ("n/dev/null", "to a remote null")] {
         match kernel::writes(contest.site.port()?, file, &SIZES[1..], n)? {
@@ -479,7 +480,7 @@ fn from_the_kernel(contest: &Contest, report: &mut Report) -> io::Result<()> {
             Ok(times) => {
                 for (size, time) in SIZES[1..].iter().zip(times) {
                     let what = format!("{size} bytes {what}: Linux' 9P client over TCP, in a machine (TCG)");
-                    report.push(Row::counted(what, "us", time, None));
+                    report.push(ReportRow::counted(what, "us", time, None));
                 }
             }
         }

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use rustix::process::Pid;
 
 /// A cgroup; removed on drop, which must come after the end of its processes.
-pub struct Cage {
+pub struct MemoryCgroup {
     dir: PathBuf,
 }
 
-impl Cage {
+impl MemoryCgroup {
     /// Creates a cgroup with this limit. Returns `None` if the system does not have them or does not allow it.
     pub fn new(name: &str, bytes: u64) -> Option<Self> {
         let name = format!("nine-bench-{}-{name}", std::process::id());
@@ -32,7 +32,7 @@ impl Cage {
     }
 }
 
-impl Drop for Cage {
+impl Drop for MemoryCgroup {
     fn drop(&mut self) {
         // A process in it may have ended, but not be reaped yet.
         for _ in 0..100 {

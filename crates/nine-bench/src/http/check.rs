@@ -5,35 +5,35 @@ use std::io;
 use std::time::Duration;
 
 use super::load;
-use super::set::Mix;
-use super::{Contest, NAMES};
-use crate::child::Child;
+use super::set::RequestMix;
+use super::{HttpContest, NAMES};
+use crate::child::ChildProcess;
 use crate::peers::find;
-use crate::place::Place;
-use crate::report::{Report, Row};
-use crate::scratch::Scratch;
+use crate::place::CpuPlacement;
+use crate::report::{BenchReport, ReportRow};
+use crate::scratch::ScratchDir;
 use crate::stats::quantile;
 
 const CLIENTS: [usize; 2] = [8, 64];
 
 /// Requests a second, their median time, and the 99th percentile, us.
-type Saw = [f64; 3];
+type LoadFigures = [f64; 3];
 
-pub fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+pub fn measure(contest: &HttpContest, report: &mut BenchReport) -> io::Result<()> {
     if find("wrk").is_none() {
         report.notes.push("wrk is MISSING (Debian package wrk): load_vs_wrk is na".into());
         return Ok(());
     }
-    let run = Scratch::new()?;
+    let run = ScratchDir::new()?;
     let log = run.path().join("wrk.log");
-    let (path, mut mix) = Mix::one();
+    let (path, mut mix) = RequestMix::one();
     // wrk's shortest duration is one second.
     let seconds = contest.pace.of(4, 2, 1);
     for (name, web) in NAMES.into_iter().zip(&contest.servers).take(2) {
         let Some(web) = web else { continue };
-        Place::Cross.arrange(&[web.child.pid()])?;
+        CpuPlacement::Cross.arrange(&[web.child.pid()])?;
         for clients in CLIENTS {
-            let (mut ours, mut wrks): (Vec<Saw>, Vec<Saw>) = Default::default();
+            let (mut ours, mut wrks): (Vec<LoadFigures>, Vec<LoadFigures>) = Default::default();
             let rounds = contest.pace.of(11, 5, 0);
             for round in 0..=rounds {
                 let seen = load::run(web.addr, clients, &mut mix, Duration::from_secs(seconds))?;
@@ -41,7 +41,7 @@ pub fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
                 let [connections, duration] = [format!("-c{clients}"), format!("-d{seconds}s")];
                 let url = format!("http://{}{path}", web.addr);
                 let words = ["wrk", "-t1", &connections, &duration, "--latency", &url].map(OsStr::new);
-                let ended = Child::program(&words, &log)?.wait(Duration::from_secs(seconds + 30))?;
+                let ended = ChildProcess::program(&words, &log)?.wait(Duration::from_secs(seconds + 30))?;
                 let said = std::fs::read_to_string(&log)?;
                 let saw = saw(&said).filter(|_| ended.success()).ok_or(io::Error::other(said))?;
                 // The first round is a warm-up, unless it is the only one.
@@ -53,9 +53,9 @@ pub fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
             for (at, (what, unit)) in
                 [("requests", "1/s"), ("median", "us"), ("99th", "us")].into_iter().enumerate()
             {
-                let of = |saw: &[Saw]| saw.iter().map(|saw| saw[at]).collect();
+                let of = |saw: &[LoadFigures]| saw.iter().map(|saw| saw[at]).collect();
                 let what = format!("{what} of {name}, our clients, wrk, {clients} clients");
-                let row = Row { what, unit, ours: of(&ours), peer: of(&wrks), ..Row::default() };
+                let row = ReportRow { what, unit, ours: of(&ours), peer: of(&wrks), ..ReportRow::default() };
                 if (name, clients, at) == (NAMES[1], 64, 0) {
                     report.key("load_vs_wrk", row.vs_peer());
                 }
@@ -67,7 +67,7 @@ pub fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
 }
 
 /// Parses wrk's output. Returns `None` if any answer was not successful.
-fn saw(said: &str) -> Option<Saw> {
+fn saw(said: &str) -> Option<LoadFigures> {
     let value = |name: &str| said.lines().find_map(|line| line.trim().strip_prefix(name)).map(str::trim);
     if said.contains("Socket errors") || said.contains("Non-2xx") {
         return None;

@@ -15,24 +15,24 @@ use std::time::Duration;
 
 use rustix::process::{Signal, kill_process};
 
-use super::{Contest, free};
-use crate::child::{Child, ROLE};
+use super::{HttpContest, free};
+use crate::child::{ChildProcess, ROLE};
 use crate::peers::{find, nginx};
-use crate::report::{Report, Row};
-use crate::scratch::Scratch;
+use crate::report::{BenchReport, ReportRow};
+use crate::scratch::ScratchDir;
 
 /// Sizes of the files, bytes: one sent with its head, and one sent by sendfile.
 const SIZES: [usize; 2] = [4 << 10, 256 << 10];
 
 /// A route to the socket: its programs, and the address of the last one.
-struct Way {
+struct SocketRoute {
     name: &'static str,
-    programs: Vec<Child>,
+    programs: Vec<ChildProcess>,
     url: String,
 }
 
 /// Copies of each byte sent.
-struct Copies {
+struct CopyCounts {
     into: f64,
     within: f64,
     out: f64,
@@ -42,14 +42,14 @@ struct Copies {
     calls: f64,
 }
 
-pub fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+pub fn measure(contest: &HttpContest, report: &mut BenchReport) -> io::Result<()> {
     let tools = ["strace", "cc", "curl", "env"];
     let missing: Vec<_> = tools.into_iter().filter(|tool| find(tool).is_none()).collect();
     let program = std::env::current_exe()?.with_file_name("ninefold");
     if !missing.is_empty() || !program.exists() {
         return na(report, &format!("{missing:?} or {} is not there", program.display()));
     }
-    let bench = Bench::new(program)?;
+    let bench = CopyBench::new(program)?;
     let requests = contest.pace.of(200, 100, 4);
     for way in bench.ways()? {
         for size in SIZES {
@@ -63,7 +63,7 @@ pub fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
                 _ => {}
             }
             let mut row = |what, unit, figure| {
-                report.push(Row::counted(format!("{}, {size}: {what}", way.name), unit, figure, None));
+                report.push(ReportRow::counted(format!("{}, {size}: {what}", way.name), unit, figure, None));
             };
             row("into the program", "copies", copies.into);
             row("within it", "copies", copies.within);
@@ -75,21 +75,21 @@ pub fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-fn na(report: &mut Report, why: &str) -> io::Result<()> {
+fn na(report: &mut BenchReport, why: &str) -> io::Result<()> {
     report.notes.push(format!("copies_4k is na, copies_256k is na: {why}"));
     Ok(())
 }
 
 /// The files of the measurement.
-struct Bench {
+struct CopyBench {
     program: PathBuf,
-    files: Scratch,
-    run: Scratch,
+    files: ScratchDir,
+    run: ScratchDir,
 }
 
-impl Bench {
+impl CopyBench {
     fn new(program: PathBuf) -> io::Result<Self> {
-        let (files, run) = (Scratch::new()?, Scratch::for_sockets()?);
+        let (files, run) = (ScratchDir::new()?, ScratchDir::for_sockets()?);
         for size in SIZES {
             std::fs::write(files.path().join(size.to_string()), vec![7; size])?;
         }
@@ -102,7 +102,7 @@ impl Bench {
     }
 
     /// Starts a program with counted copies, and waits until it listens at its address.
-    fn start(&self, name: &str, words: &[&OsStr], addr: Option<SocketAddr>) -> io::Result<Child> {
+    fn start(&self, name: &str, words: &[&OsStr], addr: Option<SocketAddr>) -> io::Result<ChildProcess> {
         let at = |name: &str, file: &str| {
             let mut word = OsString::from(name);
             word.push(self.run.path().join(file));
@@ -110,7 +110,8 @@ impl Bench {
         };
         let (library, copied) = (at("LD_PRELOAD=", "copied.so"), at("NINE_COPIED=", "copied"));
         let log = self.run.path().join(name).with_extension("log");
-        let mut child = Child::program(&[&[OsStr::new("env"), &library, &copied], words].concat(), &log)?;
+        let mut child =
+            ChildProcess::program(&[&[OsStr::new("env"), &library, &copied], words].concat(), &log)?;
         let is_up = || match addr {
             Some(addr) => TcpStream::connect(addr).is_ok(),
             None => self.run.path().join(name).exists(),
@@ -124,7 +125,7 @@ impl Bench {
         Ok(child)
     }
 
-    fn ways(&self) -> io::Result<Vec<Way>> {
+    fn ways(&self) -> io::Result<Vec<SocketRoute>> {
         let (files, run) = (self.files.path(), self.run.path());
         let path = |name: &str| run.join(name).display().to_string();
         let serve = |name: &str, words: &[&str], addr| {
@@ -137,7 +138,8 @@ impl Bench {
         };
         let dir = format!("disk:{}", files.display());
         let listen = |scheme, addr: SocketAddr| format!("--http={scheme}!{}!{}", addr.ip(), addr.port());
-        let way = |name, programs, scheme, addr| Way { name, programs, url: format!("{scheme}://{addr}") };
+        let way =
+            |name, programs, scheme, addr| SocketRoute { name, programs, url: format!("{scheme}://{addr}") };
 
         let addr = free()?;
         let ours =
@@ -180,7 +182,7 @@ impl Bench {
 
     /// Counts the copies of `requests` requests for a file, one after the other on a connection. `None` if strace is
     /// not permitted.
-    fn count(&self, way: &Way, size: usize, requests: usize) -> io::Result<Option<Copies>> {
+    fn count(&self, way: &SocketRoute, size: usize, requests: usize) -> io::Result<Option<CopyCounts>> {
         let ask = |count: usize| {
             let url = format!("{}/{size}?[1-{count}]", way.url);
             ended_well(Command::new("curl").args(["-s", "-f", "-k", "-o", "/dev/null", &url]))
@@ -200,7 +202,7 @@ impl Bench {
         let mut words = ["strace", "-f", "-s", "0", "-e", "signal=none", "-o"].map(OsStr::new).to_vec();
         words.push(trace.as_os_str());
         words.extend(pids.iter().flat_map(|pid| [OsStr::new("-p"), OsStr::new(pid)]));
-        let mut strace = Child::program(&words, &log)?;
+        let mut strace = ChildProcess::program(&words, &log)?;
         while std::fs::read_to_string(&log)?.matches(" attached").count() < pids.len() {
             if strace.has_ended()? {
                 return Ok(None);
@@ -212,7 +214,7 @@ impl Bench {
         strace.wait(Duration::from_secs(10))?;
         let [into, out, beside, calls] = crossings(&std::fs::read_to_string(trace)?);
         let each = |bytes: u64| bytes as f64 / (requests * size) as f64;
-        Ok(Some(Copies {
+        Ok(Some(CopyCounts {
             into: each(into),
             within: each(within),
             out: each(out),

@@ -4,15 +4,15 @@
 use std::io;
 use std::time::Duration;
 
-use super::cage::{Cage, drop_caches};
-use super::load::{self, Seen};
-use super::set::{self, Mix};
-use super::{Contest, Web};
-use crate::args::Pace;
+use super::cage::{MemoryCgroup, drop_caches};
+use super::load::{self, LoadResult};
+use super::set::{self, RequestMix};
+use super::{HttpContest, WebServer};
+use crate::args::BenchPace;
 use crate::peers::nginx;
-use crate::place::Place;
-use crate::report::{Report, Row};
-use crate::scratch::Scratch;
+use crate::place::CpuPlacement;
+use crate::report::{BenchReport, ReportRow};
+use crate::scratch::ScratchDir;
 use crate::stats::quantile;
 
 /// Clients against nginx, and clients for the overload.
@@ -20,36 +20,36 @@ const CLIENTS: usize = 64;
 const OVERLOAD: usize = 256;
 
 /// A server in its cgroup.
-struct Caged {
-    web: Web,
-    _cage: Cage,
+struct CagedServer {
+    web: WebServer,
+    _cage: MemoryCgroup,
 }
 
-impl Caged {
-    fn new(name: &str, bytes: u64, web: Web) -> io::Result<Option<Self>> {
-        let Some(cage) = Cage::new(name, bytes) else { return Ok(None) };
+impl CagedServer {
+    fn new(name: &str, bytes: u64, web: WebServer) -> io::Result<Option<Self>> {
+        let Some(cage) = MemoryCgroup::new(name, bytes) else { return Ok(None) };
         cage.hold(web.child.pid())?;
         Ok(Some(Self { web, _cage: cage }))
     }
 }
 
-pub fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+pub fn measure(contest: &HttpContest, report: &mut BenchReport) -> io::Result<()> {
     let directories = contest.pace.of(679, 60, 2);
-    let (dir, run) = (Scratch::new()?, Scratch::for_sockets()?);
+    let (dir, run) = (ScratchDir::new()?, ScratchDir::for_sockets()?);
     let bytes = set::size(directories) / 8 + (64 << 20);
     set::make(dir.path(), directories)?;
     let nginx = match contest.servers[1] {
         Some(_) => {
             let addr = super::free()?;
             let child = nginx::local(dir.path(), run.path(), addr)?;
-            Caged::new("nginx", bytes, Web { child, addr })?
+            CagedServer::new("nginx", bytes, WebServer { child, addr })?
         }
         None => None,
     };
-    let fifo = Caged::new("fifo", bytes, Web::role("web", dir.path())?)?;
-    let short = Caged::new("srpt", bytes, Web::role("web-srpt", dir.path())?)?;
+    let fifo = CagedServer::new("fifo", bytes, WebServer::role("web", dir.path())?)?;
+    let short = CagedServer::new("srpt", bytes, WebServer::role("web-srpt", dir.path())?)?;
     // A tiny run does not touch the machine's cache.
-    let is_cold = contest.pace != Pace::Tiny;
+    let is_cold = contest.pace != BenchPace::Tiny;
     let emptied = if is_cold { drop_caches() } else { Ok(()) };
     let (Some(fifo), Some(short), Ok(())) = (fifo, short, emptied) else {
         for key in ["disk_vs_nginx", "srpt_median_vs_fifo"] {
@@ -69,15 +69,15 @@ pub fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
         .flatten()
         .map(|one| one.web.child.pid())
         .collect();
-    Place::Cross.arrange(&pids)?;
+    CpuPlacement::Cross.arrange(&pids)?;
     let time = contest.pace.of(Duration::from_secs(15), Duration::from_secs(5), Duration::from_millis(100));
     let (mut plain, mut loaded) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
     for round in 0..contest.pace.of(3, 2, 1) {
-        let turn = |one: &Caged, clients| -> io::Result<Seen> {
+        let turn = |one: &CagedServer, clients| -> io::Result<LoadResult> {
             if is_cold {
                 drop_caches()?;
             }
-            load::run(one.web.addr, clients, &mut Mix::new(round, directories), time)
+            load::run(one.web.addr, clients, &mut RequestMix::new(round, directories), time)
         };
         plain[0].push(turn(&fifo, CLIENTS)?);
         if let Some(nginx) = &nginx {
@@ -86,18 +86,19 @@ pub fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
         loaded[0].push(turn(&short, OVERLOAD)?);
         loaded[1].push(turn(&fifo, OVERLOAD)?);
     }
-    let of = |seen: &[Seen], figure: fn(&Seen) -> f64| seen.iter().map(figure).collect::<Vec<_>>();
-    let row = |what: String, unit, all: &[Vec<Seen>; 2], figure: fn(&Seen) -> f64| Row {
+    let of =
+        |seen: &[LoadResult], figure: fn(&LoadResult) -> f64| seen.iter().map(figure).collect::<Vec<_>>();
+    let row = |what: String, unit, all: &[Vec<LoadResult>; 2], figure: fn(&LoadResult) -> f64| ReportRow {
         what,
         unit,
         ours: of(&all[0], figure),
         peer: of(&all[1], figure),
-        ..Row::default()
+        ..ReportRow::default()
     };
-    let median = |seen: &Seen| quantile(&seen.times, 0.5).unwrap_or_default() / 1000.0;
-    let p99 = |seen: &Seen| quantile(&seen.times, 0.99).unwrap_or_default() / 1000.0;
-    let longest = |seen: &Seen| quantile(&seen.times, 1.0).unwrap_or_default() / 1000.0;
-    let requests = row(format!("from disk, nginx, {CLIENTS} clients"), "1/s", &plain, Seen::rate);
+    let median = |seen: &LoadResult| quantile(&seen.times, 0.5).unwrap_or_default() / 1000.0;
+    let p99 = |seen: &LoadResult| quantile(&seen.times, 0.99).unwrap_or_default() / 1000.0;
+    let longest = |seen: &LoadResult| quantile(&seen.times, 1.0).unwrap_or_default() / 1000.0;
+    let requests = row(format!("from disk, nginx, {CLIENTS} clients"), "1/s", &plain, LoadResult::rate);
     report.key("disk_vs_nginx", requests.vs_peer());
     report.push(requests);
     report.push(row(format!("from disk, median, nginx, {CLIENTS} clients"), "ms", &plain, median));
@@ -109,7 +110,7 @@ pub fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
         format!("from disk, requests, srpt over fifo, {OVERLOAD} clients"),
         "1/s",
         &loaded,
-        Seen::rate,
+        LoadResult::rate,
     ));
     report.push(row(format!("from disk, 99th, srpt over fifo, {OVERLOAD} clients"), "ms", &loaded, p99));
     report.push(row(

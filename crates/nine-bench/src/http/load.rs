@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
-use super::set::Mix;
+use super::set::RequestMix;
 
 /// The results of all clients.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct LoadResult {
     pub requests: u64,
     pub bytes: u64,
     pub seconds: f64,
@@ -21,14 +21,14 @@ pub struct Seen {
     pub times: Vec<f64>,
 }
 
-impl Seen {
+impl LoadResult {
     /// Returns the answers per second.
     pub fn rate(&self) -> f64 {
         self.requests as f64 / self.seconds
     }
 }
 
-struct Client {
+struct LoadClient {
     stream: TcpStream,
     asked: Instant,
     /// Received part of the head.
@@ -41,7 +41,7 @@ struct Client {
 }
 
 /// Runs `clients` clients with the requests of `mix` for this long.
-pub fn run(addr: SocketAddr, clients: usize, mix: &mut Mix, time: Duration) -> io::Result<Seen> {
+pub fn run(addr: SocketAddr, clients: usize, mix: &mut RequestMix, time: Duration) -> io::Result<LoadResult> {
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let mut all = Vec::with_capacity(clients);
     for n in 0..clients {
@@ -51,9 +51,9 @@ pub fn run(addr: SocketAddr, clients: usize, mix: &mut Mix, time: Duration) -> i
         let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
         epoll::add(&poll, &stream, epoll::EventData::new_u64(n as u64), flags)?;
         let (head, request) = (Vec::new(), Vec::new());
-        all.push(Client { stream, asked: Instant::now(), head, left: None, wanted: 0, request, said: 0 });
+        all.push(LoadClient { stream, asked: Instant::now(), head, left: None, wanted: 0, request, said: 0 });
     }
-    let mut seen = Seen::default();
+    let mut seen = LoadResult::default();
     let begun = Instant::now();
     let mut buf = vec![0; 256 << 10];
     for client in &mut all {
@@ -80,17 +80,18 @@ pub fn run(addr: SocketAddr, clients: usize, mix: &mut Mix, time: Duration) -> i
 }
 
 /// Opens a connection and receives one answer.
-pub fn one(addr: SocketAddr, mix: &mut Mix) -> io::Result<TcpStream> {
+pub fn one(addr: SocketAddr, mix: &mut RequestMix) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(addr)?;
     let (head, request) = (Vec::new(), Vec::new());
-    let mut client = Client { stream, asked: Instant::now(), head, left: None, wanted: 0, request, said: 0 };
+    let mut client =
+        LoadClient { stream, asked: Instant::now(), head, left: None, wanted: 0, request, said: 0 };
     client.ask(mix)?;
-    while !client.hear(&mut [0; 4096], &mut Seen::default())? {}
+    while !client.hear(&mut [0; 4096], &mut LoadResult::default())? {}
     Ok(client.stream)
 }
 
-impl Client {
-    fn ask(&mut self, mix: &mut Mix) -> io::Result<()> {
+impl LoadClient {
+    fn ask(&mut self, mix: &mut RequestMix) -> io::Result<()> {
         let (path, size) = mix.next();
         self.request.clear();
         write!(self.request, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
@@ -111,7 +112,7 @@ impl Client {
     }
 
     /// Reads. Returns whether the answer is complete.
-    fn hear(&mut self, buf: &mut [u8], seen: &mut Seen) -> io::Result<bool> {
+    fn hear(&mut self, buf: &mut [u8], seen: &mut LoadResult) -> io::Result<bool> {
         loop {
             let n = match self.stream.read(buf) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),

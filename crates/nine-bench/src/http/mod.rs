@@ -19,19 +19,19 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::Experiment;
-use crate::args::Pace;
-use crate::child::{self, Child};
-use crate::parts::{Part, chosen};
+use crate::BenchExperiment;
+use crate::args::BenchPace;
+use crate::child::{self, ChildProcess};
+use crate::parts::{ExperimentPart, chosen};
 use crate::peers::{find, nginx, version};
-use crate::place::Place;
-use crate::plot::{Figure, Plot};
-use crate::report::{Report, Row};
-use crate::scratch::Scratch;
+use crate::place::CpuPlacement;
+use crate::plot::{PlotFigure, PlotLabels};
+use crate::report::{BenchReport, ReportRow};
+use crate::scratch::ScratchDir;
 use crate::stats::{median, quantile};
-use set::Mix;
+use set::RequestMix;
 
-pub const EXPERIMENT: Experiment = Experiment {
+pub const EXPERIMENT: BenchExperiment = BenchExperiment {
     name: "http",
     what: "requests and times of answers, 1 to 512 clients, from memory and disk; against nginx and its own twins",
     run,
@@ -42,31 +42,31 @@ const CLIENTS: [usize; 5] = [1, 8, 64, 128, 512];
 /// Directories of the set in memory: 10 MB.
 const DIRECTORIES: usize = 2;
 /// Idle conversations.
-const IDLE: usize = 10_000;
+const IDLE_CONVERSATIONS: usize = 10_000;
 
 /// The contestants.
-struct Contest {
-    pace: Pace,
+struct HttpContest {
+    pace: BenchPace,
     /// Ours, nginx, the twin on threads, the twin in one thread.
-    servers: [Option<Web>; 4],
+    servers: [Option<WebServer>; 4],
     /// Our server for idle conversations.
-    idle: Web,
-    _dir: Scratch,
-    _run: Scratch,
+    idle: WebServer,
+    _dir: ScratchDir,
+    _run: ScratchDir,
 }
 
 const NAMES: [&str; 4] = ["ours", "nginx", "threads", "system calls"];
 
-struct Web {
-    child: Child,
+struct WebServer {
+    child: ChildProcess,
     addr: SocketAddr,
 }
 
-impl Web {
+impl WebServer {
     /// Starts this program in a role; the address is its last word.
     fn role(role: &str, dir: &Path) -> io::Result<Self> {
         let addr = free()?;
-        let child = Child::role(&[OsStr::new(role), dir.as_os_str(), OsStr::new(&addr.to_string())])?;
+        let child = ChildProcess::role(&[OsStr::new(role), dir.as_os_str(), OsStr::new(&addr.to_string())])?;
         Ok(Self { child, addr })
     }
 }
@@ -86,10 +86,10 @@ pub fn serve(dir: &Path, addr: &OsStr, on_threads: bool) -> io::Result<()> {
     if on_threads { twin::threads(dir, &listener) } else { twin::events(dir, &listener) }
 }
 
-fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
+fn run(pace: BenchPace, only: Option<&str>) -> io::Result<BenchReport> {
     let parts = chosen(&PARTS, only)?;
-    let mut report = Report::default();
-    let contest = Contest::new(pace)?;
+    let mut report = BenchReport::default();
+    let contest = HttpContest::new(pace)?;
     let version = version("nginx", "nginx");
     report.notes.push(
         "the server on one processor, all clients on the other; loopback, connections that stay".into(),
@@ -112,7 +112,7 @@ fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
     Ok(report)
 }
 
-const PARTS: [Part<Contest>; 5] = [
+const PARTS: [ExperimentPart<HttpContest>; 5] = [
     ("memory", memory),
     ("disk", disk::measure),
     ("idle", idle),
@@ -133,16 +133,16 @@ const KEYS: [&str; 10] = [
     "copies_256k",
 ];
 
-impl Contest {
-    fn new(pace: Pace) -> io::Result<Self> {
-        let (dir, run) = (Scratch::new()?, Scratch::for_sockets()?);
+impl HttpContest {
+    fn new(pace: BenchPace) -> io::Result<Self> {
+        let (dir, run) = (ScratchDir::new()?, ScratchDir::for_sockets()?);
         set::make(dir.path(), DIRECTORIES)?;
-        let role = |role| Web::role(role, dir.path());
+        let role = |role| WebServer::role(role, dir.path());
         let nginx = match find("nginx") {
             Some(_) => {
                 let addr = free()?;
                 let child = nginx::local(dir.path(), run.path(), addr)?;
-                Some(Web { child, addr })
+                Some(WebServer { child, addr })
             }
             None => None,
         };
@@ -152,12 +152,12 @@ impl Contest {
 }
 
 /// The results of one server for each number of clients.
-type Figures = Vec<load::Seen>;
+type LoadResults = Vec<load::LoadResult>;
 
 /// Files in memory, by the number of clients: Figures 13 and 14.
-fn memory(contest: &Contest, report: &mut Report) -> io::Result<()> {
+fn memory(contest: &HttpContest, report: &mut BenchReport) -> io::Result<()> {
     let pids: Vec<_> = contest.servers.iter().flatten().map(|web| web.child.pid()).collect();
-    Place::Cross.arrange(&pids)?;
+    CpuPlacement::Cross.arrange(&pids)?;
     let time = contest.pace.of(Duration::from_secs(4), Duration::from_secs(1), Duration::from_millis(50));
     let rounds = contest.pace.rounds();
     let mut curves: Vec<(&'static str, Vec<(f64, f64)>)> =
@@ -165,23 +165,24 @@ fn memory(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let mut times: Vec<(&'static str, Vec<(f64, f64)>)> =
         NAMES.iter().map(|name| (*name, Vec::new())).collect();
     for clients in CLIENTS {
-        let mut all: [Figures; 4] = Default::default();
+        let mut all: [LoadResults; 4] = Default::default();
         // The first round is a warm-up.
         for round in 0..=rounds {
             for (web, seen) in contest.servers.iter().zip(&mut all) {
                 let Some(web) = web else { continue };
-                let mut mix = Mix::new(round as u64, DIRECTORIES);
+                let mut mix = RequestMix::new(round as u64, DIRECTORIES);
                 let one = load::run(web.addr, clients, &mut mix, time)?;
                 if round > 0 {
                     seen.push(one);
                 }
             }
         }
-        let of = |at: usize, figure: fn(&load::Seen) -> f64| all[at].iter().map(figure).collect::<Vec<_>>();
-        let rate = |at| of(at, load::Seen::rate);
-        let p99 = |seen: &load::Seen| quantile(&seen.times, 0.99).unwrap_or_default();
-        let p50 = |seen: &load::Seen| quantile(&seen.times, 0.5).unwrap_or_default();
-        let row = |what: &str, unit, ours: Vec<f64>, peer: Vec<f64>, limit: Vec<f64>| Row {
+        let of =
+            |at: usize, figure: fn(&load::LoadResult) -> f64| all[at].iter().map(figure).collect::<Vec<_>>();
+        let rate = |at| of(at, load::LoadResult::rate);
+        let p99 = |seen: &load::LoadResult| quantile(&seen.times, 0.99).unwrap_or_default();
+        let p50 = |seen: &load::LoadResult| quantile(&seen.times, 0.5).unwrap_or_default();
+        let row = |what: &str, unit, ours: Vec<f64>, peer: Vec<f64>, limit: Vec<f64>| ReportRow {
             what: format!("{what}, {clients} clients"),
             unit,
             ours,
@@ -219,8 +220,8 @@ fn memory(contest: &Contest, report: &mut Report) -> io::Result<()> {
             }
         }
     }
-    let of = |file, title, x, y, curves: Vec<(&'static str, Vec<(f64, f64)>)>| Figure {
-        plot: Plot { file, title, x, y },
+    let of = |file, title, x, y, curves: Vec<(&'static str, Vec<(f64, f64)>)>| PlotFigure {
+        plot: PlotLabels { file, title, x, y },
         curves: curves.into_iter().filter(|(_, points)| !points.is_empty()).collect(),
     };
     report.figures.push(of(
@@ -241,10 +242,10 @@ fn memory(contest: &Contest, report: &mut Report) -> io::Result<()> {
 }
 
 /// Measures the memory of conversations that are idle after one answer each.
-fn idle(contest: &Contest, report: &mut Report) -> io::Result<()> {
-    let many = contest.pace.of(IDLE, IDLE, 100);
+fn idle(contest: &HttpContest, report: &mut BenchReport) -> io::Result<()> {
+    let many = contest.pace.of(IDLE_CONVERSATIONS, IDLE_CONVERSATIONS, 100);
     let memory = || memory_of(&contest.idle);
-    let mut mix = Mix::new(1, DIRECTORIES);
+    let mut mix = RequestMix::new(1, DIRECTORIES);
     let mut open = Vec::new();
     let mut answered = |open: &mut Vec<_>, to: usize| {
         while open.len() < to {
@@ -258,12 +259,17 @@ fn idle(contest: &Contest, report: &mut Report) -> io::Result<()> {
     answered(&mut open, many)?;
     let each = memory()?.saturating_sub(before) as f64 / (many - many / 10) as f64;
     report.key("idle_conn_bytes", Some(each));
-    report.push(Row::counted(format!("memory of an idle conversation, of {many}"), "bytes", each, None));
+    report.push(ReportRow::counted(
+        format!("memory of an idle conversation, of {many}"),
+        "bytes",
+        each,
+        None,
+    ));
     Ok(())
 }
 
 /// Returns the anonymous resident memory of a server, bytes.
-fn memory_of(web: &Web) -> io::Result<u64> {
+fn memory_of(web: &WebServer) -> io::Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", web.child.pid()))?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
     let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());

@@ -41,7 +41,7 @@ pub fn size(directories: usize) -> u64 {
 }
 
 /// A sequence of requests: directories by Zipf's law, classes and files by the shares above.
-pub struct Mix {
+pub struct RequestMix {
     rng: Rng,
     /// Cumulative share of the directories.
     zipf: Vec<f64>,
@@ -49,7 +49,7 @@ pub struct Mix {
     only: Option<(usize, usize)>,
 }
 
-impl Mix {
+impl RequestMix {
     pub fn new(seed: u64, directories: usize) -> Self {
         let mut sum = 0.0;
         let mut zipf: Vec<f64> = (1..=directories)
@@ -98,7 +98,7 @@ mod tests {
     fn the_mix_is_as_the_tables_say() {
         assert_eq!((SHARES.iter().sum::<usize>(), POPULAR.iter().sum::<usize>()), (1000, 1000));
         assert_eq!(size(2), 2 * 45 * (102 + 1_024 + 10_240 + 102_400));
-        let mut mix = Mix::new(1, 10);
+        let mut mix = RequestMix::new(1, 10);
         let (mut small, mut first, mut bytes) = (0, 0, 0);
         for _ in 0..100_000 {
             let (path, size) = mix.next();

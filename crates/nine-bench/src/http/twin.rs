@@ -22,12 +22,12 @@ use rustix::event::epoll;
 const SENDFILE: u64 = 16 << 10;
 
 /// Open files with their heads.
-struct Files {
+struct OpenFileCache {
     dir: PathBuf,
-    open: Mutex<HashMap<Box<[u8]>, Arc<Entry>>>,
+    open: Mutex<HashMap<Box<[u8]>, Arc<FileEntry>>>,
 }
 
-struct Entry {
+struct FileEntry {
     file: File,
     size: u64,
     /// The head, and for a small file also its content.
@@ -35,14 +35,14 @@ struct Entry {
 }
 
 /// The progress of an answer.
-struct Answer {
-    entry: Arc<Entry>,
+struct FileSendProgress {
+    entry: Arc<FileEntry>,
     /// Bytes sent, of head and file.
     sent: u64,
 }
 
-impl Files {
-    fn find(&self, path: &[u8]) -> io::Result<Arc<Entry>> {
+impl OpenFileCache {
+    fn find(&self, path: &[u8]) -> io::Result<Arc<FileEntry>> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = open.get(path) {
             return Ok(entry.clone());
@@ -61,28 +61,28 @@ impl Files {
             head.resize(begin + size as usize, 0);
             file.read_exact_at(&mut head[begin..], 0)?;
         }
-        let entry = Arc::new(Entry { file, size, head });
+        let entry = Arc::new(FileEntry { file, size, head });
         open.insert(path.into(), entry.clone());
         Ok(entry)
     }
 
     /// Parses a request. Returns its answer and its length.
-    fn asked(&self, bytes: &[u8]) -> io::Result<Option<(Answer, usize)>> {
+    fn asked(&self, bytes: &[u8]) -> io::Result<Option<(FileSendProgress, usize)>> {
         match parse(bytes) {
             Parsed::Part => Ok(None),
             Parsed::Wrong(status, _) => Err(io::Error::other(status.text())),
             Parsed::Whole(head) => {
                 let path = decode(&bytes[head.path.clone()]).map_err(|_| io::ErrorKind::InvalidInput)?;
-                Ok(Some((Answer { entry: self.find(&path.names)?, sent: 0 }, head.len)))
+                Ok(Some((FileSendProgress { entry: self.find(&path.names)?, sent: 0 }, head.len)))
             }
         }
     }
 }
 
-impl Answer {
+impl FileSendProgress {
     /// Sends a part of the answer. Returns whether all is sent.
     fn send(&mut self, mut stream: &TcpStream) -> io::Result<bool> {
-        let Entry { file, size, head } = &*self.entry;
+        let FileEntry { file, size, head } = &*self.entry;
         let is_small = *size < SENDFILE;
         let all = head.len() as u64 + if is_small { 0 } else { *size };
         while self.sent < all {
@@ -106,8 +106,8 @@ impl Answer {
     }
 }
 
-fn files(dir: &Path) -> Arc<Files> {
-    Arc::new(Files { dir: dir.into(), open: Mutex::default() })
+fn files(dir: &Path) -> Arc<OpenFileCache> {
+    Arc::new(OpenFileCache { dir: dir.into(), open: Mutex::default() })
 }
 
 /// Serves each connection on a thread of its own.
@@ -122,7 +122,7 @@ pub fn threads(dir: &Path, listener: &TcpListener) -> io::Result<()> {
     }
 }
 
-fn converse(files: &Files, mut stream: &TcpStream) -> io::Result<()> {
+fn converse(files: &OpenFileCache, mut stream: &TcpStream) -> io::Result<()> {
     let (mut bytes, mut buf) = (Vec::new(), vec![0; HEAD]);
     loop {
         while let Some((mut answer, len)) = files.asked(&bytes)? {
@@ -136,10 +136,10 @@ fn converse(files: &Files, mut stream: &TcpStream) -> io::Result<()> {
     }
 }
 
-struct Conn {
+struct TwinConnection {
     stream: TcpStream,
     bytes: Vec<u8>,
-    answer: Option<Answer>,
+    answer: Option<FileSendProgress>,
 }
 
 /// Serves all connections on one thread.
@@ -148,7 +148,7 @@ pub fn events(dir: &Path, listener: &TcpListener) -> io::Result<()> {
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     listener.set_nonblocking(true)?;
     epoll::add(&poll, listener, epoll::EventData::new_u64(u64::MAX), epoll::EventFlags::IN)?;
-    let mut conns: Vec<Option<Conn>> = Vec::new();
+    let mut conns: Vec<Option<TwinConnection>> = Vec::new();
     let (mut events, mut buf) = (Vec::with_capacity(1024), vec![0; HEAD]);
     loop {
         events.clear();
@@ -161,7 +161,7 @@ pub fn events(dir: &Path, listener: &TcpListener) -> io::Result<()> {
                 stream.set_nonblocking(true)?;
                 let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
                 epoll::add(&poll, &stream, epoll::EventData::new_u64(conns.len() as u64), flags)?;
-                conns.push(Some(Conn { stream, bytes: Vec::new(), answer: None }));
+                conns.push(Some(TwinConnection { stream, bytes: Vec::new(), answer: None }));
                 continue;
             }
             let place = &mut conns[number as usize];
@@ -172,8 +172,8 @@ pub fn events(dir: &Path, listener: &TcpListener) -> io::Result<()> {
     }
 }
 
-impl Conn {
-    fn turn(&mut self, files: &Files, buf: &mut [u8]) -> io::Result<()> {
+impl TwinConnection {
+    fn turn(&mut self, files: &OpenFileCache, buf: &mut [u8]) -> io::Result<()> {
         loop {
             if let Some(answer) = &mut self.answer {
                 match answer.send(&self.stream) {

@@ -15,15 +15,15 @@ use rustix::fs::OFlags;
 use serde_json::Value;
 
 use super::stand::WRITTEN;
-use super::sweep::{Figure, sweep};
-use super::{Contest, Who};
+use super::sweep::{FigureLabel, sweep};
+use super::{MountContest, MountContestant};
 use crate::files::LARGE;
 use crate::peers;
-use crate::report::Report;
+use crate::report::BenchReport;
 
 /// A job of fio.
 #[derive(Clone, Copy)]
-pub(super) struct Job {
+pub(super) struct FioJob {
     /// fio's name of the access pattern.
     pub rw: &'static str,
     pub depth: u32,
@@ -31,18 +31,18 @@ pub(super) struct Job {
     pub is_direct: bool,
 }
 
-const JOBS: [Job; 8] = [
-    Job { rw: "read", depth: 1, is_direct: false },
-    Job { rw: "read", depth: 32, is_direct: true },
-    Job { rw: "randread", depth: 1, is_direct: true },
-    Job { rw: "randread", depth: 32, is_direct: true },
-    Job { rw: "write", depth: 1, is_direct: false },
-    Job { rw: "write", depth: 32, is_direct: true },
-    Job { rw: "randwrite", depth: 1, is_direct: true },
-    Job { rw: "randwrite", depth: 32, is_direct: true },
+const JOBS: [FioJob; 8] = [
+    FioJob { rw: "read", depth: 1, is_direct: false },
+    FioJob { rw: "read", depth: 32, is_direct: true },
+    FioJob { rw: "randread", depth: 1, is_direct: true },
+    FioJob { rw: "randread", depth: 32, is_direct: true },
+    FioJob { rw: "write", depth: 1, is_direct: false },
+    FioJob { rw: "write", depth: 32, is_direct: true },
+    FioJob { rw: "randwrite", depth: 1, is_direct: true },
+    FioJob { rw: "randwrite", depth: 32, is_direct: true },
 ];
 
-const FIGURES: [Figure; 8] = [
+const FIGURES: [FigureLabel; 8] = [
     ("sequential read, depth 1, page cache", "GB/s"),
     ("sequential read, depth 32", "GB/s"),
     ("read 4 KiB, depth 1", "k/s"),
@@ -54,7 +54,7 @@ const FIGURES: [Figure; 8] = [
 ];
 
 /// Returns whether fio is installed. If not, notes that.
-pub(super) fn is_there(report: &mut Report) -> bool {
+pub(super) fn is_there(report: &mut BenchReport) -> bool {
     let found = peers::find("fio").is_some();
     if !found {
         report.notes.push("MISSING, and na what needs it: fio (Debian package fio)".into());
@@ -62,20 +62,26 @@ pub(super) fn is_there(report: &mut Report) -> bool {
     found
 }
 
-pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+pub(super) fn measure(contest: &MountContest, report: &mut BenchReport) -> io::Result<()> {
     if !is_there(report) {
         return Ok(());
     }
     let (size, refused) = (contest.stand.large()?, Cell::new(None));
-    let whos = [Who::Ours, Who::Served, Who::Sshfs, Who::Rclone, Who::Direct];
+    let whos = [
+        MountContestant::Ours,
+        MountContestant::Served,
+        MountContestant::Sshfs,
+        MountContestant::Rclone,
+        MountContestant::Direct,
+    ];
     let found = sweep(contest, report, &whos, FIGURES, |who| {
         let mounted = contest.stand.mount(who)?;
         let direct = OFlags::DIRECT.bits() as i32;
         let opened = File::options().read(true).custom_flags(direct).open(mounted.dir().join(LARGE));
-        if who != Who::Direct && opened.is_err() {
+        if who != MountContestant::Direct && opened.is_err() {
             refused.set(Some(who));
         }
-        let is_direct = refused.get().is_none() && who != Who::Direct;
+        let is_direct = refused.get().is_none() && who != MountContestant::Direct;
         fio(contest, who, mounted.dir(), is_direct, &JOBS)
     })?;
     report.notes.push(format!(
@@ -99,16 +105,16 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
 /// Runs these jobs one after the other: GB/s of sequential jobs, thousands a second of the others. The kernel's caches
 /// of a mount are empty before each job; those of a directory itself stay as they are.
 pub(super) fn fio<const N: usize>(
-    contest: &Contest,
-    who: Who,
+    contest: &MountContest,
+    who: MountContestant,
     dir: &Path,
     is_direct: bool,
-    jobs: &[Job; N],
+    jobs: &[FioJob; N],
 ) -> io::Result<[f64; N]> {
     let mut command = Command::new(peers::find("fio").ok_or(io::ErrorKind::NotFound)?);
     command.args(["--output-format=json", "--thread", "--fallocate=none", "--allow_file_create=0"]);
     command.arg(format!("--size={}", contest.stand.large()?));
-    command.arg(format!("--invalidate={}", u8::from(who != Who::Direct)));
+    command.arg(format!("--invalidate={}", u8::from(who != MountContestant::Direct)));
     for job in jobs {
         let (is_random, is_write) = (job.rw.starts_with("rand"), job.rw.ends_with("write"));
         let file = dir.join(if is_write { WRITTEN } else { LARGE });
@@ -133,7 +139,7 @@ pub(super) fn fio<const N: usize>(
     // Skip the warnings before the JSON text.
     let json =
         text.find('{').and_then(|at| serde_json::from_str::<Value>(&text[at..]).ok()).ok_or_else(said)?;
-    let figure = |(job, said_of): (&Job, &Value)| {
+    let figure = |(job, said_of): (&FioJob, &Value)| {
         let way = &said_of[if job.rw.ends_with("write") { "write" } else { "read" }];
         match job.rw.starts_with("rand") {
             true => way["iops"].as_f64().map(|iops| iops / 1e3),

@@ -12,21 +12,21 @@ mod tree;
 
 use std::io;
 
-use crate::args::Pace;
-use crate::parts::{Part, chosen};
+use crate::args::BenchPace;
+use crate::parts::{ExperimentPart, chosen};
 use crate::peers;
-use crate::report::Report;
-use crate::{Experiment, place};
+use crate::report::BenchReport;
+use crate::{BenchExperiment, place};
 
-use stand::{Stand, Who};
+use stand::{MountContestant, MountTestbed};
 
-pub const EXPERIMENT: Experiment = Experiment {
+pub const EXPERIMENT: BenchExperiment = BenchExperiment {
     name: "mount",
     what: "our FUSE mount of a directory beside sshfs, rclone and the directory itself: fio, trees, git, page cache",
     run,
 };
 
-const PARTS: [Part<Contest>; 4] = [
+const PARTS: [ExperimentPart<MountContest>; 4] = [
     ("fio", fio::measure),
     ("tree", tree::measure),
     ("reread", reads::again),
@@ -51,23 +51,23 @@ const PEERS: [(&str, &str, &str); 4] = [
     ("openssh", "sshd", "openssh-server"),
 ];
 
-struct Contest {
-    pace: Pace,
-    stand: Stand,
+struct MountContest {
+    pace: BenchPace,
+    stand: MountTestbed,
 }
 
-impl Contest {
+impl MountContest {
     /// Returns the number of rounds of long measurements.
     fn rounds(&self) -> usize {
         self.pace.of(9, 3, 1)
     }
 }
 
-fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
+fn run(pace: BenchPace, only: Option<&str>) -> io::Result<BenchReport> {
     let parts = chosen(&PARTS, only)?;
-    let mut report = Report::default();
+    let mut report = BenchReport::default();
     match stand::apart() {
-        Ok(()) => measure(&Contest { pace, stand: Stand::new(pace)? }, &parts, &mut report)?,
+        Ok(()) => measure(&MountContest { pace, stand: MountTestbed::new(pace)? }, &parts, &mut report)?,
         Err(why) => report.notes.push(format!(
             "MISSING: mounts of one's own, for which one must be root ({why}): all keys are na"
         )),
@@ -80,7 +80,11 @@ fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
     Ok(report)
 }
 
-fn measure(contest: &Contest, parts: &[Part<Contest>], report: &mut Report) -> io::Result<()> {
+fn measure(
+    contest: &MountContest,
+    parts: &[ExperimentPart<MountContest>],
+    report: &mut BenchReport,
+) -> io::Result<()> {
     eprintln!("  the servers run");
     report.notes.push(format!(
         "{} processors, free; each is mounted anew for its turn, so that its kernel caches are empty; the files are in \
@@ -98,7 +102,7 @@ fn measure(contest: &Contest, parts: &[Part<Contest>], report: &mut Report) -> i
             .into(),
     );
     report.notes.push("limit: the directory itself".into());
-    for who in [Who::Sshfs, Who::Rclone] {
+    for who in [MountContestant::Sshfs, MountContestant::Rclone] {
         if let Err(why) = contest.stand.attend(who) {
             report.notes.push(format!("MISSING, and na what needs it: {}: {why}", who.label()));
         }

@@ -11,20 +11,20 @@ use std::time::{Duration, Instant};
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
 use rustix::thread::UnshareFlags;
 
-use crate::args::Pace;
-use crate::child::Child;
+use crate::args::BenchPace;
+use crate::child::ChildProcess;
 use crate::peers::{rclone, sftp, sshfs};
-use crate::scratch::Scratch;
+use crate::scratch::ScratchDir;
 use crate::server::SILENCE;
 use crate::{command, files};
 
 /// Interval of checks whether a mount or server is ready.
-const PAUSE: Duration = Duration::from_millis(5);
+const READY_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 /// The file to overwrite; as long as [`files::LARGE`].
 pub(super) const WRITTEN: &str = "written";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Who {
+pub(super) enum MountContestant {
     /// Our mount; the kernel asks our process for everything.
     Ours,
     /// Our mount with passthrough: the kernel reads and writes open files itself.
@@ -37,7 +37,7 @@ pub(super) enum Who {
     Direct,
 }
 
-impl Who {
+impl MountContestant {
     pub fn label(self) -> &'static str {
         match self {
             Self::Ours => "ours",
@@ -62,22 +62,22 @@ pub(super) fn apart() -> io::Result<()> {
     std::fs::metadata("/dev/fuse").map(drop)
 }
 
-pub(super) struct Stand {
+pub(super) struct MountTestbed {
     program: PathBuf,
     /// The files.
-    served: Scratch,
+    served: ScratchDir,
     /// Keys, logs, mount points.
-    pub run: Scratch,
+    pub run: ScratchDir,
     /// Our server, and sshd if it is installed.
-    ours: (Child, SocketAddr),
-    sshd: Option<(Child, SocketAddr)>,
+    ours: (ChildProcess, SocketAddr),
+    sshd: Option<(ChildProcess, SocketAddr)>,
     /// Peers that are installed and work.
-    attend: RefCell<Vec<Who>>,
+    attend: RefCell<Vec<MountContestant>>,
 }
 
-impl Stand {
-    pub fn new(pace: Pace) -> io::Result<Self> {
-        let (program, served, run) = (command::program()?, Scratch::new()?, Scratch::for_sockets()?);
+impl MountTestbed {
+    pub fn new(pace: BenchPace) -> io::Result<Self> {
+        let (program, served, run) = (command::program()?, ScratchDir::new()?, ScratchDir::for_sockets()?);
         files::fill(served.path(), pace.of(1024, 128, 8) << 20, 0)?;
         std::fs::copy(served.path().join(files::LARGE), served.path().join(WRITTEN))?;
         let at = free()?;
@@ -103,27 +103,28 @@ impl Stand {
     }
 
     /// Tries a peer and adds it, or returns why it does not work.
-    pub fn attend(&self, peer: Who) -> io::Result<()> {
+    pub fn attend(&self, peer: MountContestant) -> io::Result<()> {
         self.mount(peer)?.dir().join(files::LARGE).metadata()?;
         self.attend.borrow_mut().push(peer);
         Ok(())
     }
 
     /// Drops a peer that has failed.
-    pub fn leave(&self, peer: Who) {
+    pub fn leave(&self, peer: MountContestant) {
         self.attend.borrow_mut().retain(|who| *who != peer);
     }
 
     /// Returns whether a contestant takes part.
-    pub fn has(&self, who: Who) -> bool {
-        !matches!(who, Who::Sshfs | Who::Rclone) || self.attend.borrow().contains(&who)
+    pub fn has(&self, who: MountContestant) -> bool {
+        !matches!(who, MountContestant::Sshfs | MountContestant::Rclone)
+            || self.attend.borrow().contains(&who)
     }
 
     /// Mounts the directory.
-    pub fn mount(&self, who: Who) -> io::Result<Mounted> {
+    pub fn mount(&self, who: MountContestant) -> io::Result<BenchMount> {
         let (run, dir) = (self.run.path(), self.run.path().join("mounted"));
-        if who == Who::Direct {
-            return Ok(Mounted { child: None, dir: self.dir().into(), own: None });
+        if who == MountContestant::Direct {
+            return Ok(BenchMount { child: None, dir: self.dir().into(), own: None });
         }
         std::fs::create_dir(&dir).or_else(there)?;
         let own = run.join("own");
@@ -132,20 +133,21 @@ impl Stand {
             sshd.ok_or_else(|| io::Error::other("sshd is not installed"))
         };
         let words = match who {
-            Who::Ours => self.ours(disk(self.dir()), "never", &dir),
-            Who::Passed => self.ours(disk(self.dir()), "auto", &dir),
-            Who::Served => {
+            MountContestant::Ours => self.ours(disk(self.dir()), "never", &dir),
+            MountContestant::Passed => self.ours(disk(self.dir()), "auto", &dir),
+            MountContestant::Served => {
                 let at = self.ours.1;
                 self.ours(format!("tcp!{}!{}", at.ip(), at.port()).into(), "never", &dir)
             }
-            Who::Sshfs => sshfs::words(sshd()?, &sftp::key(run), self.dir(), &dir)?,
-            Who::Rclone => rclone::words(sshd()?, &sftp::key(run), self.dir(), &dir, &own)?,
-            Who::Direct => unreachable!("it is not mounted"),
+            MountContestant::Sshfs => sshfs::words(sshd()?, &sftp::key(run), self.dir(), &dir)?,
+            MountContestant::Rclone => rclone::words(sshd()?, &sftp::key(run), self.dir(), &dir, &own)?,
+            MountContestant::Direct => unreachable!("it is not mounted"),
         };
         let words: Vec<&OsStr> = words.iter().map(OsString::as_os_str).collect();
         let log = run.join("mount.log");
         let outside = run.metadata()?.dev();
-        let mut mounted = Mounted { child: Some(Child::program(&words, &log)?), dir, own: Some(own) };
+        let mut mounted =
+            BenchMount { child: Some(ChildProcess::program(&words, &log)?), dir, own: Some(own) };
         let begun = Instant::now();
         while mounted.dir.metadata().map_or(true, |meta| meta.dev() == outside) {
             let child = mounted.child.as_mut().expect("it was started");
@@ -153,7 +155,7 @@ impl Stand {
                 let said = std::fs::read_to_string(&log).unwrap_or_default();
                 return Err(io::Error::other(format!("it does not mount: {}", said.trim())));
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(READY_CHECK_INTERVAL);
         }
         Ok(mounted)
     }
@@ -169,14 +171,14 @@ impl Stand {
 }
 
 /// A mount. Dropping it unmounts it and ends its process.
-pub(super) struct Mounted {
-    child: Option<Child>,
+pub(super) struct BenchMount {
+    child: Option<ChildProcess>,
     dir: PathBuf,
     /// The contestant's own cache directory.
     own: Option<PathBuf>,
 }
 
-impl Mounted {
+impl BenchMount {
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -190,7 +192,7 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for BenchMount {
     fn drop(&mut self) {
         let Some(child) = &mut self.child else { return };
         // It may not have been mounted. A process that does not end by itself is killed.
@@ -214,15 +216,15 @@ fn free() -> io::Result<SocketAddr> {
 }
 
 /// Starts a server, and waits until it accepts connections.
-fn listening(words: &[OsString], at: SocketAddr, log: &Path) -> io::Result<Child> {
+fn listening(words: &[OsString], at: SocketAddr, log: &Path) -> io::Result<ChildProcess> {
     let words: Vec<&OsStr> = words.iter().map(OsString::as_os_str).collect();
-    let (mut child, begun) = (Child::program(&words, log)?, Instant::now());
+    let (mut child, begun) = (ChildProcess::program(&words, log)?, Instant::now());
     while TcpStream::connect(at).is_err() {
         if child.has_ended()? || begun.elapsed() > SILENCE {
             let said = std::fs::read_to_string(log).unwrap_or_default();
             return Err(io::Error::other(format!("{} did not start: {}", words[0].display(), said.trim())));
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(READY_CHECK_INTERVAL);
     }
     Ok(child)
 }

@@ -6,29 +6,29 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::syncfs;
 
-use super::{Contest, Who};
-use crate::report::{Report, Row};
+use super::{MountContest, MountContestant};
+use crate::report::{BenchReport, ReportRow};
 
 /// Description and unit of a figure.
-pub(super) type Figure = (&'static str, &'static str);
+pub(super) type FigureLabel = (&'static str, &'static str);
 
 /// Figures of all rounds, by contestant.
-pub(super) struct Found<const N: usize> {
-    what: [Figure; N],
-    of: Vec<(Who, Vec<[f64; N]>)>,
+pub(super) struct SweepResult<const N: usize> {
+    what: [FigureLabel; N],
+    of: Vec<(MountContestant, Vec<[f64; N]>)>,
 }
 
 /// Runs all contestants in turns, for all rounds; the first one is a warm-up. A peer with a failed turn is dropped.
 pub(super) fn sweep<const N: usize>(
-    contest: &Contest,
-    report: &mut Report,
-    whos: &[Who],
-    what: [Figure; N],
-    mut turn: impl FnMut(Who) -> io::Result<[f64; N]>,
-) -> io::Result<Found<N>> {
+    contest: &MountContest,
+    report: &mut BenchReport,
+    whos: &[MountContestant],
+    what: [FigureLabel; N],
+    mut turn: impl FnMut(MountContestant) -> io::Result<[f64; N]>,
+) -> io::Result<SweepResult<N>> {
     let begun = Instant::now();
     let patience = Duration::from_secs(contest.pace.of(450, 40, 450));
-    let mut of: Vec<(Who, Vec<[f64; N]>)> = whos.iter().map(|&who| (who, Vec::new())).collect();
+    let mut of: Vec<(MountContestant, Vec<[f64; N]>)> = whos.iter().map(|&who| (who, Vec::new())).collect();
     for round in 0..=contest.rounds() {
         if round > 1 && begun.elapsed() > patience {
             eprintln!("  {} rounds: more take too long", round - 1);
@@ -40,7 +40,7 @@ pub(super) fn sweep<const N: usize>(
             match turn(*who) {
                 Ok(figures) if round > 0 => all.push(figures),
                 Ok(_) => {}
-                Err(why) if matches!(who, Who::Sshfs | Who::Rclone) => {
+                Err(why) if matches!(who, MountContestant::Sshfs | MountContestant::Rclone) => {
                     report.notes.push(format!("MISSING, and na what needs it: {}: {why}", who.label()));
                     contest.stand.leave(*who);
                     all.clear();
@@ -49,31 +49,56 @@ pub(super) fn sweep<const N: usize>(
             }
         }
     }
-    Ok(Found { what, of })
+    Ok(SweepResult { what, of })
 }
 
-impl<const N: usize> Found<N> {
+impl<const N: usize> SweepResult<N> {
     /// Returns a row of one figure.
-    pub fn row(&self, n: usize, and: &str, ours: Who, peer: Option<Who>, limit: Option<Who>) -> Row {
-        let of = |who: Option<Who>| -> Vec<f64> {
+    pub fn row(
+        &self,
+        n: usize,
+        and: &str,
+        ours: MountContestant,
+        peer: Option<MountContestant>,
+        limit: Option<MountContestant>,
+    ) -> ReportRow {
+        let of = |who: Option<MountContestant>| -> Vec<f64> {
             let all = self.of.iter().find(|(one, _)| Some(*one) == who);
             all.map(|(_, all)| all.iter().map(|figures| figures[n]).collect()).unwrap_or_default()
         };
         let (what, unit) = self.what[n];
-        Row { what: format!("{what}{and}"), unit, ours: of(Some(ours)), peer: of(peer), limit: of(limit) }
+        ReportRow {
+            what: format!("{what}{and}"),
+            unit,
+            ours: of(Some(ours)),
+            peer: of(peer),
+            limit: of(limit),
+        }
     }
 
     /// Adds rows of each figure: ours beside sshfs, the directory and rclone; and ours by TCP.
-    pub fn rows(&self, report: &mut Report) {
+    pub fn rows(&self, report: &mut BenchReport) {
         for n in 0..N {
-            report.push(self.row(n, " / sshfs", Who::Ours, Some(Who::Sshfs), Some(Who::Direct)));
-            report.push(self.row(n, " / rclone", Who::Ours, Some(Who::Rclone), None));
-            report.push(self.row(n, ", by TCP / sshfs", Who::Served, Some(Who::Sshfs), Some(Who::Direct)));
+            report.push(self.row(
+                n,
+                " / sshfs",
+                MountContestant::Ours,
+                Some(MountContestant::Sshfs),
+                Some(MountContestant::Direct),
+            ));
+            report.push(self.row(n, " / rclone", MountContestant::Ours, Some(MountContestant::Rclone), None));
+            report.push(self.row(
+                n,
+                ", by TCP / sshfs",
+                MountContestant::Served,
+                Some(MountContestant::Sshfs),
+                Some(MountContestant::Direct),
+            ));
         }
     }
 
     /// Returns the ratio of ours to sshfs.
     pub fn vs_sshfs(&self, n: usize) -> Option<f64> {
-        self.row(n, "", Who::Ours, Some(Who::Sshfs), None).vs_peer()
+        self.row(n, "", MountContestant::Ours, Some(MountContestant::Sshfs), None).vs_peer()
     }
 }

@@ -5,23 +5,23 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use super::sweep::{Figure, sweep};
-use super::{Contest, Who};
-use crate::report::Report;
+use super::sweep::{FigureLabel, sweep};
+use super::{MountContest, MountContestant};
+use crate::report::BenchReport;
 use crate::{archive, peers};
 
 /// Name of the tree, and of the tree to remove.
 const TREE: &str = "tree";
 const OLD: &str = "old";
 
-const FIGURES: [Figure; 4] = [
+const FIGURES: [FigureLabel; 4] = [
     ("tar x", "s"),
     ("git status, nothing cached", "s"),
     ("git status, again", "s"),
     ("tar c, nothing cached", "s"),
 ];
 
-pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+pub(super) fn measure(contest: &MountContest, report: &mut BenchReport) -> io::Result<()> {
     let (stand, files) = (&contest.stand, contest.pace.of(3000, 1000, 60));
     let (dir, packed) = (stand.dir(), stand.run.path().join("tree.tar"));
     archive::source(dir, files)?;
@@ -35,7 +35,13 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
         report.notes.push("MISSING, and na what needs it: git (Debian package git)".into());
     }
     let unpack = |to: &Path| tar(&["-xf".as_ref(), &packed, "--no-same-owner".as_ref(), "-C".as_ref(), to]);
-    let whos = [Who::Ours, Who::Served, Who::Sshfs, Who::Rclone, Who::Direct];
+    let whos = [
+        MountContestant::Ours,
+        MountContestant::Served,
+        MountContestant::Sshfs,
+        MountContestant::Rclone,
+        MountContestant::Direct,
+    ];
     // Remove nothing before the end: after removals, ext4 searches for free inode numbers for
     // minutes.
     let mut count = 0;

@@ -1,24 +1,24 @@
 //! Evaluates rows that differ only in size: the exponent of growth, and the figure.
 
-use crate::plot::{Figure, Plot};
-use crate::report::{Report, Row};
+use crate::plot::{PlotFigure, PlotLabels};
+use crate::report::{BenchReport, ReportRow};
 use crate::stats::{furthest, growth, median};
 
 /// Growth of a cost with a number of things.
-pub struct Growth<'a> {
+pub struct CostGrowth<'a> {
     pub key: &'static str,
-    pub plot: Plot,
+    pub plot: PlotLabels,
     /// Names of the curves of ours, the peer and the limit; empty if there is none.
     pub curves: [&'static str; 3],
     /// The size of each row.
     pub sizes: &'a [usize],
 }
 
-impl Growth<'_> {
+impl CostGrowth<'_> {
     /// Adds rows, key, figure and a note to the report. The exponent is the median over the rounds: all turns of a
     /// round ran under the same conditions.
-    pub fn tell(self, report: &mut Report, rows: Vec<Row>) -> Option<f64> {
-        type Figures = fn(&Row) -> &Vec<f64>;
+    pub fn tell(self, report: &mut BenchReport, rows: Vec<ReportRow>) -> Option<f64> {
+        type Figures = fn(&ReportRow) -> &Vec<f64>;
         let all: [Figures; 3] = [|row| &row.ours, |row| &row.peer, |row| &row.limit];
         let mut curves = Vec::new();
         let rounds = rows.iter().map(|row| row.ours.len()).min().unwrap_or(0);
@@ -41,7 +41,7 @@ impl Growth<'_> {
         report.notes.push(note.trim_end_matches(';').into());
         let exponent = curves.first().and_then(|(_, _, exponent)| *exponent);
         let curves = curves.into_iter().map(|(name, points, _)| (name, points)).collect();
-        report.figures.push(Figure { plot: self.plot, curves });
+        report.figures.push(PlotFigure { plot: self.plot, curves });
         for row in rows {
             report.push(row);
         }

@@ -7,16 +7,16 @@ use nine_proto::msg::{Data, Tmsg};
 use nine_proto::{Fid, GetMask, OpenFlags, Tag};
 use rustix::process::Pid;
 
-use super::Contest;
+use super::MuxContest;
 use crate::files::{LARGE, SMALL, fill};
-use crate::limit::{Bulk, Limit};
+use crate::limit::{BulkRequest, LimitServer};
 use crate::peers::diod;
-use crate::place::Place;
-use crate::report::{Report, Row, Turn, alternate};
-use crate::scratch::Scratch;
-use crate::server::Server;
+use crate::place::CpuPlacement;
+use crate::report::{BenchReport, BenchTurn, ReportRow, alternate};
+use crate::scratch::ScratchDir;
+use crate::server::MeasuredServer;
 use crate::turns::{exchange, rate, read_whole};
-use crate::wire::{Conn, Load, encoded};
+use crate::wire::{CycleLoad, LeanConnection, encoded};
 
 const COUNT: usize = 4096;
 /// Requests in flight in rows with many.
@@ -28,19 +28,19 @@ const AT: &str = "u";
 
 /// Small operations.
 #[derive(Clone, Copy)]
-enum Op {
+enum HopOp {
     Getattr,
     Read,
 }
 
-pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
-    let dir = Scratch::new()?;
+pub(super) fn measure(contest: &MuxContest, report: &mut BenchReport) -> io::Result<()> {
+    let dir = ScratchDir::new()?;
     fill(dir.path(), 0, 0)?;
     let ram = contest.ram("ram")?;
     write_small(&ram)?;
-    let disk = Server::ours(dir.path(), contest.sockets.path())?;
-    let echo = Limit::start("echo", contest.sockets.path(), &[])?;
-    let relay = Limit::start("relay", contest.sockets.path(), &[echo.socket.as_os_str()])?;
+    let disk = MeasuredServer::ours(dir.path(), contest.sockets.path())?;
+    let echo = LimitServer::start("echo", contest.sockets.path(), &[])?;
+    let relay = LimitServer::start("relay", contest.sockets.path(), &[echo.socket.as_os_str()])?;
     let mut worst = [None::<f64>; 2];
     let servers = [
         ("ram", Some(ram)),
@@ -50,9 +50,9 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     for (name, server) in servers {
         let Some(server) = server else { continue };
         let mux = contest.mux(&format!("mux-{name}"), &server.mount_line(AT))?;
-        Place::Same.arrange(&[mux.pid(), server.pid(), echo.child.pid(), relay.child.pid()])?;
+        CpuPlacement::Same.arrange(&[mux.pid(), server.pid(), echo.child.pid(), relay.child.pid()])?;
         for (key, depth) in [1, DEPTH].into_iter().enumerate() {
-            for op in [Op::Getattr, Op::Read] {
+            for op in [HopOp::Getattr, HopOp::Read] {
                 let row = alternate(
                     format!("{}, {name}, depth {depth}, same core", op.label()),
                     "us",
@@ -60,7 +60,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
                     [
                         Some(op.turn(contest, op.ready(mux.dial()?, &[AT, SMALL])?, depth)?),
                         Some(op.turn(contest, op.ready(server.dial()?, &[SMALL])?, depth)?),
-                        Some(op.turn(contest, Conn::bare(&relay.socket)?, depth)?),
+                        Some(op.turn(contest, LeanConnection::bare(&relay.socket)?, depth)?),
                     ],
                 )?;
                 // diod is not ours, so its cost counts for no key.
@@ -72,8 +72,8 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
         }
     }
     for depth in [1, DEPTH] {
-        for op in [Op::Getattr, Op::Read] {
-            let echoed = |limit: &Limit| op.turn(contest, Conn::bare(&limit.socket)?, depth);
+        for op in [HopOp::Getattr, HopOp::Read] {
+            let echoed = |limit: &LimitServer| op.turn(contest, LeanConnection::bare(&limit.socket)?, depth);
             report.push(alternate(
                 format!("{}, a relay over an echo, depth {depth}, same core", op.label()),
                 "us",
@@ -88,27 +88,27 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
 }
 
 /// Reads a cached file in messages of 1 MiB.
-pub(super) fn measure_read(contest: &Contest, report: &mut Report) -> io::Result<()> {
-    let dir = Scratch::new()?;
+pub(super) fn measure_read(contest: &MuxContest, report: &mut BenchReport) -> io::Result<()> {
+    let dir = ScratchDir::new()?;
     let size = contest.pace.of(256 << 20, 128 << 20, 4 << 20);
     fill(dir.path(), size, 0)?;
-    let disk = Server::ours(dir.path(), contest.sockets.path())?;
+    let disk = MeasuredServer::ours(dir.path(), contest.sockets.path())?;
     let mux = contest.mux("mux", &disk.mount_line(AT))?;
     let large = dir.path().join(LARGE);
-    let bulk = Limit::start("bulk", contest.sockets.path(), &[large.as_os_str()])?;
-    let relay = Limit::start("relay", contest.sockets.path(), &[bulk.socket.as_os_str()])?;
-    let mut row = |label: &str, pids: &[Pid], place: Place| -> io::Result<Option<f64>> {
+    let bulk = LimitServer::start("bulk", contest.sockets.path(), &[large.as_os_str()])?;
+    let relay = LimitServer::start("relay", contest.sockets.path(), &[bulk.socket.as_os_str()])?;
+    let mut row = |label: &str, pids: &[Pid], place: CpuPlacement| -> io::Result<Option<f64>> {
         place.arrange(pids)?;
-        let mut raw = Conn::bare(&relay.socket)?;
+        let mut raw = LeanConnection::bare(&relay.socket)?;
         let mut buf = vec![0; 256 << 10];
-        let limit: Turn<'_> = Box::new(move || {
+        let limit: BenchTurn<'_> = Box::new(move || {
             let begun = std::time::Instant::now();
-            Bulk::Write.move_bytes(raw.stream(), size, &mut buf)?;
+            BulkRequest::Write.move_bytes(raw.stream(), size, &mut buf)?;
             rate(begun, size, size)
         });
         let ours = read_whole(&mux, &format!("{AT}/{LARGE}"), size)?;
         let direct = read_whole(&disk, LARGE, size)?;
-        let row: Row = alternate(
+        let row: ReportRow = alternate(
             format!("read in 1 MiB, {} MiB, disk, {label}", size >> 20),
             "GB/s",
             contest.pace.rounds(),
@@ -117,14 +117,14 @@ pub(super) fn measure_read(contest: &Contest, report: &mut Report) -> io::Result
         Ok(report.push(row).vs_peer())
     };
     let all = [mux.pid(), disk.pid(), bulk.child.pid(), relay.child.pid()];
-    let key = row("two cores, free", &all, Place::Free)?;
-    row("client on a core, servers on the other", &all, Place::Cross)?;
+    let key = row("two cores, free", &all, CpuPlacement::Free)?;
+    row("client on a core, servers on the other", &all, CpuPlacement::Cross)?;
     report.key("read1m_vs_direct", key);
     Ok(())
 }
 
 /// Creates the same file of 8 KiB that host directories have.
-pub(super) fn write_small(server: &Server) -> io::Result<()> {
+pub(super) fn write_small(server: &MeasuredServer) -> io::Result<()> {
     let mut conn = server.dial()?;
     conn.walk(Fid(0), FILE, b"")?;
     let flags = OpenFlags::RDWR.to_wire();
@@ -132,7 +132,7 @@ pub(super) fn write_small(server: &Server) -> io::Result<()> {
     conn.call(&Tmsg::Write { fid: FILE, offset: 0, data: Data::Bytes(&[7; 8192]) })
 }
 
-impl Op {
+impl HopOp {
     fn label(self) -> &'static str {
         match self {
             Self::Getattr => "getattr",
@@ -141,7 +141,7 @@ impl Op {
     }
 
     /// Walks [`FILE`] to the file and opens it if necessary.
-    fn ready(self, mut conn: Conn, path: &[&str]) -> io::Result<Conn> {
+    fn ready(self, mut conn: LeanConnection, path: &[&str]) -> io::Result<LeanConnection> {
         conn.walk_path(FILE, path)?;
         if let Self::Read = self {
             conn.call(&Tmsg::Lopen { fid: FILE, flags: OpenFlags::READ.to_wire() })?;
@@ -150,7 +150,7 @@ impl Op {
     }
 
     /// Measures an operation with `depth` in flight, microseconds.
-    fn turn(self, contest: &Contest, conn: Conn, depth: u16) -> io::Result<Turn<'static>> {
+    fn turn(self, contest: &MuxContest, conn: LeanConnection, depth: u16) -> io::Result<BenchTurn<'static>> {
         let turn = contest.pace.turn();
         let (request, answer) = match self {
             Self::Getattr => (Tmsg::Getattr { fid: FILE, mask: GetMask::BASIC.0 }, 160),
@@ -159,7 +159,7 @@ impl Op {
         if depth == 1 {
             return Ok(exchange(turn, conn, encoded(&request, Tag(0)), answer));
         }
-        let mut load = Load::new(vec![conn], depth, |_, tag| vec![encoded(&request, tag)])?;
+        let mut load = CycleLoad::new(vec![conn], depth, |_, tag| vec![encoded(&request, tag)])?;
         Ok(Box::new(move || Ok(1e6 / load.run(turn)?)))
     }
 }

@@ -15,30 +15,30 @@ mod suite;
 use std::ffi::OsStr;
 use std::io;
 
-use crate::args::Pace;
-use crate::parts::{Part, chosen};
+use crate::args::BenchPace;
+use crate::parts::{ExperimentPart, chosen};
 use crate::peers::diod;
-use crate::report::{Race, Report, Row, interleave};
-use crate::scratch::Scratch;
-use crate::server::Server;
-use crate::{Experiment, place};
-use growth::Growth;
+use crate::report::{BenchRace, BenchReport, ReportRow, interleave};
+use crate::scratch::ScratchDir;
+use crate::server::MeasuredServer;
+use crate::{BenchExperiment, place};
+use growth::CostGrowth;
 
-pub const EXPERIMENT: Experiment = Experiment {
+pub const EXPERIMENT: BenchExperiment = BenchExperiment {
     name: "mux",
     what: "a relay's latency, throughput and memory; latency by clients, servers, mount points, union members; a stall",
     run,
 };
 
 /// The resources of a part; each part has its own.
-struct Contest {
-    pace: Pace,
-    sockets: Scratch,
+struct MuxContest {
+    pace: BenchPace,
+    sockets: ScratchDir,
 }
 
-fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
+fn run(pace: BenchPace, only: Option<&str>) -> io::Result<BenchReport> {
     let parts = chosen(&PARTS, only)?;
-    let mut report = Report::default();
+    let mut report = BenchReport::default();
     let version = diod::version();
     report.notes.push(format!("{} processors; each row says where who runs", place::count()));
     report.notes.push("peer: the same without a mux, the client asks the servers itself".into());
@@ -47,14 +47,14 @@ fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
         None => "diod as a mounted server is MISSING (Debian package diod): no rows; no key needs it".into(),
     });
     for (_, measure) in parts {
-        measure(&Contest { pace, sockets: Scratch::for_sockets()? }, &mut report)?;
+        measure(&MuxContest { pace, sockets: ScratchDir::for_sockets()? }, &mut report)?;
     }
     report.order(&KEYS);
     report.keys.push(("rounds", pace.rounds().to_string()));
     Ok(report)
 }
 
-const PARTS: [Part<Contest>; 9] = [
+const PARTS: [ExperimentPart<MuxContest>; 9] = [
     ("hop", hop::measure),
     ("read1m", hop::measure_read),
     ("clients", scaling::clients),
@@ -81,21 +81,21 @@ const KEYS: [&str; 12] = [
     "cfid_bytes",
 ];
 
-impl Contest {
+impl MuxContest {
     /// Starts an in-memory tree; `name` is that of its socket.
-    fn ram(&self, name: &str) -> io::Result<Server> {
-        Server::role("ram", &[], self.sockets.path().join(name))
+    fn ram(&self, name: &str) -> io::Result<MeasuredServer> {
+        MeasuredServer::role("ram", &[], self.sockets.path().join(name))
     }
 
     /// Runs the rounds of many races.
-    fn interleave(&self, races: Vec<Race<'_>>) -> io::Result<Vec<Row>> {
+    fn interleave(&self, races: Vec<BenchRace<'_>>) -> io::Result<Vec<ReportRow>> {
         interleave(self.pace.rounds(), self.pace.patience(), races)
     }
 
     /// Starts a mux with the name space of `script`.
-    fn mux(&self, name: &str, script: &str) -> io::Result<Server> {
+    fn mux(&self, name: &str, script: &str) -> io::Result<MeasuredServer> {
         let path = self.sockets.path().join(format!("{name}.ns"));
         std::fs::write(&path, script)?;
-        Server::role("mux", &[OsStr::new(&path)], self.sockets.path().join(name))
+        MeasuredServer::role("mux", &[OsStr::new(&path)], self.sockets.path().join(name))
     }
 }

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use nine_proto::msg::{Names, Tmsg};
 use nine_proto::{Fid, OpenFlags, Tag};
 
-use super::{Contest, Growth};
-use crate::limit::Limit;
-use crate::place::Place;
-use crate::plot::Plot;
-use crate::report::{Race, Report, Turn};
-use crate::server::Server;
-use crate::wire::{Conn, encoded};
+use super::{CostGrowth, MuxContest};
+use crate::limit::LimitServer;
+use crate::place::CpuPlacement;
+use crate::plot::PlotLabels;
+use crate::report::{BenchRace, BenchReport, BenchTurn};
+use crate::server::MeasuredServer;
+use crate::wire::{LeanConnection, encoded};
 
 /// The directory where walks begin.
 const FROM: Fid = Fid(1);
@@ -22,12 +22,12 @@ const DEEPEST: usize = 16;
 /// Divisor for the length of a turn, because there are many turns.
 const SHORT: u32 = 4;
 /// Size of a directory read, bytes.
-const BLOCK: u32 = 8168;
+const DIR_READ_LEN: u32 = 8168;
 
 /// Measures one walk over as many names as mount points.
-pub(super) fn walk(contest: &Contest, report: &mut Report) -> io::Result<()> {
+pub(super) fn walk(contest: &MuxContest, report: &mut BenchReport) -> io::Result<()> {
     let sizes = contest.pace.of(vec![1, 2, 3, 4, 6, 8, 12, 16], vec![1, 2, 4, 8, 12, 16], vec![1, 8, 16]);
-    let echo = Limit::start("echo", contest.sockets.path(), &[])?;
+    let echo = LimitServer::start("echo", contest.sockets.path(), &[])?;
     // Flat directories d01 to d16; each has the next one bound to its `n`. The last `n` is a separate tree.
     let mut script = format!("mount ram: /{}/n\n", flat(DEEPEST));
     for n in (1..DEEPEST).rev() {
@@ -41,21 +41,25 @@ pub(super) fn walk(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let lines =
         servers.iter().enumerate().map(|(n, server)| server.mount_line(&format!("m{}", "/n".repeat(n))));
     let mounted = contest.mux("mounted", &lines.collect::<String>())?;
-    let mut pids: Vec<_> = servers.iter().map(Server::pid).collect();
-    pids.extend([&bound, &plain, &mounted].map(Server::pid));
+    let mut pids: Vec<_> = servers.iter().map(MeasuredServer::pid).collect();
+    pids.extend([&bound, &plain, &mounted].map(MeasuredServer::pid));
     pids.push(echo.child.pid());
-    Place::Same.arrange(&pids)?;
-    let races = |what: &str, mux: &Server, from: &str| -> io::Result<Vec<Race<'static>>> {
+    CpuPlacement::Same.arrange(&pids)?;
+    let races = |what: &str, mux: &MeasuredServer, from: &str| -> io::Result<Vec<BenchRace<'static>>> {
         let race = |&n: &usize| {
             let mut through = mux.dial()?;
             through.walk_path(FROM, &[from])?;
             let mut direct = plain.dial()?;
             direct.walk_path(FROM, &[])?;
             let turn = |conn| walking(contest.pace.turn() / SHORT, conn, n);
-            Ok(Race {
+            Ok(BenchRace {
                 what: format!("walk over {n} {what}, same core"),
                 unit: "us",
-                turns: [Some(turn(through)), Some(turn(direct)), Some(turn(Conn::bare(&echo.socket)?))],
+                turns: [
+                    Some(turn(through)),
+                    Some(turn(direct)),
+                    Some(turn(LeanConnection::bare(&echo.socket)?)),
+                ],
             })
         };
         sizes.iter().map(race).collect()
@@ -64,7 +68,7 @@ pub(super) fn walk(contest: &Contest, report: &mut Report) -> io::Result<()> {
     all.extend(races("mounted servers", &mounted, "m")?);
     let mut rows = contest.interleave(all)?;
     let over_servers = rows.split_off(sizes.len());
-    let plot = Plot {
+    let plot = PlotLabels {
         file: "figure-11",
         title: "Walk over mount points (Figure 11)",
         x: "mount points on the way of one walk",
@@ -75,7 +79,7 @@ pub(super) fn walk(contest: &Contest, report: &mut Report) -> io::Result<()> {
         "direct, the same names without mount points",
         "echo of the same bytes",
     ];
-    Growth { key: "walk_growth", plot, curves, sizes: &sizes }.tell(report, rows);
+    CostGrowth { key: "walk_growth", plot, curves, sizes: &sizes }.tell(report, rows);
     for row in over_servers {
         report.push(row);
     }
@@ -83,7 +87,7 @@ pub(super) fn walk(contest: &Contest, report: &mut Report) -> io::Result<()> {
 }
 
 /// Measures a read of a directory to which an empty one is bound many times.
-pub(super) fn union(contest: &Contest, report: &mut Report) -> io::Result<()> {
+pub(super) fn union(contest: &MuxContest, report: &mut BenchReport) -> io::Result<()> {
     let sizes: Vec<usize> = contest.pace.of(
         vec![1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024],
         vec![1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024],
@@ -96,12 +100,12 @@ pub(super) fn union(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let muxes = sizes.iter().map(mux).collect::<io::Result<Vec<_>>>()?;
     let plain = contest.ram("plain")?;
     mkdirs(&plain, 1)?;
-    let pids: Vec<_> = muxes.iter().map(Server::pid).chain([plain.pid()]).collect();
-    Place::Same.arrange(&pids)?;
-    let races = |what: &str, again: bool| -> io::Result<Vec<Race<'static>>> {
-        let race = |(&n, mux): (&usize, &Server)| {
+    let pids: Vec<_> = muxes.iter().map(MeasuredServer::pid).chain([plain.pid()]).collect();
+    CpuPlacement::Same.arrange(&pids)?;
+    let races = |what: &str, again: bool| -> io::Result<Vec<BenchRace<'static>>> {
+        let race = |(&n, mux): (&usize, &MeasuredServer)| {
             let turn = contest.pace.turn() / SHORT;
-            Ok(Race {
+            Ok(BenchRace {
                 what: format!("{what} of a union of {n}, same core"),
                 unit: "us",
                 turns: [
@@ -117,7 +121,7 @@ pub(super) fn union(contest: &Contest, report: &mut Report) -> io::Result<()> {
     all.extend(races("read again", true)?);
     let mut rows = contest.interleave(all)?;
     let again = rows.split_off(sizes.len());
-    let plot = |file, title| Plot {
+    let plot = |file, title| PlotLabels {
         file,
         title,
         x: "empty directories bound behind a base directory",
@@ -125,15 +129,15 @@ pub(super) fn union(contest: &Contest, report: &mut Report) -> io::Result<()> {
     };
     let curves = ["through the mux", "direct, as many reads of an empty directory", ""];
     let first = plot("figure-12", "Union read (Figure 12)");
-    let first = Growth { key: "", plot: first, curves, sizes: &sizes }.tell(report, rows);
+    let first = CostGrowth { key: "", plot: first, curves, sizes: &sizes }.tell(report, rows);
     let second = plot("figure-12-again", "Union read again, its members open (Figure 12)");
-    let second = Growth { key: "", plot: second, curves, sizes: &sizes }.tell(report, again);
+    let second = CostGrowth { key: "", plot: second, curves, sizes: &sizes }.tell(report, again);
     report.key("union_growth", first.zip(second).map(|(first, second)| first.max(second)));
     Ok(())
 }
 
 /// Measures walks without their clunks.
-fn walking(turn: Duration, mut conn: Conn, names: usize) -> Turn<'static> {
+fn walking(turn: Duration, mut conn: LeanConnection, names: usize) -> BenchTurn<'static> {
     let path = vec![&b"n"[..]; names];
     let walk = encoded(&Tmsg::Walk { fid: FROM, newfid: TO, names: Names::Slice(&path) }, Tag(0));
     let clunk = encoded(&Tmsg::Clunk { fid: TO }, Tag(0));
@@ -152,14 +156,20 @@ fn walking(turn: Duration, mut conn: Conn, names: usize) -> Turn<'static> {
 }
 
 /// Measures `count` directory reads: directly after the open, or again after a first read.
-fn reading(turn: Duration, mut conn: Conn, dir: &'static str, count: usize, again: bool) -> Turn<'static> {
+fn reading(
+    turn: Duration,
+    mut conn: LeanConnection,
+    dir: &'static str,
+    count: usize,
+    again: bool,
+) -> BenchTurn<'static> {
     Box::new(move || {
         let (begun, mut took, mut done) = (Instant::now(), Duration::ZERO, 0);
         while done == 0 || begun.elapsed() < turn {
             for _ in 0..count {
                 conn.walk_path(FROM, &[dir])?;
                 conn.call(&Tmsg::Lopen { fid: FROM, flags: OpenFlags::READ.to_wire() })?;
-                let read = Tmsg::Readdir { fid: FROM, offset: 0, count: BLOCK };
+                let read = Tmsg::Readdir { fid: FROM, offset: 0, count: DIR_READ_LEN };
                 if again {
                     conn.call(&read)?;
                 }
@@ -175,7 +185,7 @@ fn reading(turn: Duration, mut conn: Conn, dir: &'static str, count: usize, agai
 }
 
 /// Creates a chain of directories named `n`.
-fn mkdirs(server: &Server, deep: usize) -> io::Result<()> {
+fn mkdirs(server: &MeasuredServer, deep: usize) -> io::Result<()> {
     let mut conn = server.dial()?;
     conn.walk_path(FROM, &[])?;
     for _ in 0..deep {

@@ -7,36 +7,36 @@ use std::time::Instant;
 use nine_proto::msg::Tmsg;
 use nine_proto::{Fid, OpenFlags, Tag};
 
-use super::{Contest, hop};
+use super::{MuxContest, hop};
 use crate::files::SMALL;
-use crate::place::Place;
-use crate::report::{Report, Turn, alternate};
-use crate::server::Server;
+use crate::place::CpuPlacement;
+use crate::report::{BenchReport, BenchTurn, alternate};
+use crate::server::MeasuredServer;
 use crate::stats::quantile;
-use crate::wire::{Conn, encoded};
+use crate::wire::{LeanConnection, encoded};
 
 /// Servers that work.
 const WELL: u32 = 9;
 /// Clients that ask the tenth.
 const OTHERS: usize = 8;
 /// Requests that each of them has in flight at the start.
-const AHEAD: usize = 32;
+const REQUESTS_AHEAD: usize = 32;
 /// Our requests between two of theirs.
 const BETWEEN: usize = 64;
 const COUNT: u32 = 4096;
 
-pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+pub(super) fn measure(contest: &MuxContest, report: &mut BenchReport) -> io::Result<()> {
     let sockets = contest.sockets.path();
     let servers = (0..WELL + 1).map(|n| contest.ram(&format!("well{n}"))).collect::<io::Result<Vec<_>>>()?;
-    let mute = Server::role("mute", &[], sockets.join("mute"))?;
+    let mute = MeasuredServer::role("mute", &[], sockets.join("mute"))?;
     servers.iter().chain([&mute]).try_for_each(hop::write_small)?;
-    let mux = |name: &str, tenth: &Server| {
+    let mux = |name: &str, tenth: &MeasuredServer| {
         let all = servers[..WELL as usize].iter().chain([tenth]).enumerate();
         contest.mux(name, &all.map(|(n, server)| server.mount_line(&format!("s{n}"))).collect::<String>())
     };
     let (stalled, healthy) = (mux("stalled", &mute)?, mux("healthy", &servers[WELL as usize])?);
-    let pids: Vec<_> = servers.iter().chain([&mute, &stalled, &healthy]).map(Server::pid).collect();
-    Place::Same.arrange(&pids)?;
+    let pids: Vec<_> = servers.iter().chain([&mute, &stalled, &healthy]).map(MeasuredServer::pid).collect();
+    CpuPlacement::Same.arrange(&pids)?;
     for (share, key) in [(0.5, None), (0.99, Some("stalled_p99_ratio"))] {
         let row = alternate(
             format!("read 4 KiB of nine, the tenth silent: p{:.0}", share * 100.0),
@@ -54,12 +54,12 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
 }
 
 /// Measures a quantile of our client's response times.
-fn turn(contest: &Contest, mux: &Server, share: f64) -> io::Result<Turn<'static>> {
+fn turn(contest: &MuxContest, mux: &MeasuredServer, share: f64) -> io::Result<BenchTurn<'static>> {
     let mut conn = mux.dial()?;
     for n in 0..WELL {
         open(&mut conn, n)?;
     }
-    let mut others = (0..OTHERS).map(|_| Other::new(mux)).collect::<io::Result<Vec<_>>>()?;
+    let mut others = (0..OTHERS).map(|_| StalledReader::new(mux)).collect::<io::Result<Vec<_>>>()?;
     let (turn, mut answer) = (contest.pace.turn(), vec![0; 11 + COUNT as usize]);
     let requests: Vec<_> = (0..WELL).map(|n| read(n, Tag(0))).collect();
     Ok(Box::new(move || {
@@ -78,18 +78,18 @@ fn turn(contest: &Contest, mux: &Server, share: f64) -> io::Result<Turn<'static>
 }
 
 /// A client that reads from the tenth server without waiting for answers.
-struct Other {
-    conn: Conn,
+struct StalledReader {
+    conn: LeanConnection,
     tag: u16,
 }
 
-impl Other {
-    fn new(mux: &Server) -> io::Result<Self> {
+impl StalledReader {
+    fn new(mux: &MeasuredServer) -> io::Result<Self> {
         let mut conn = mux.dial()?;
         open(&mut conn, WELL)?;
         conn.stream().set_nonblocking(true)?;
         let mut other = Self { conn, tag: 0 };
-        (0..AHEAD).try_for_each(|_| other.ask())?;
+        (0..REQUESTS_AHEAD).try_for_each(|_| other.ask())?;
         Ok(other)
     }
 
@@ -106,7 +106,7 @@ impl Other {
 }
 
 /// Opens the file of a server on a fid of its own.
-fn open(conn: &mut Conn, server: u32) -> io::Result<()> {
+fn open(conn: &mut LeanConnection, server: u32) -> io::Result<()> {
     conn.walk_path(Fid(server + 1), &[&format!("s{server}"), SMALL])?;
     conn.call(&Tmsg::Lopen { fid: Fid(server + 1), flags: OpenFlags::READ.to_wire() })
 }

@@ -6,10 +6,10 @@ use std::rc::Rc;
 use nine_proto::msg::{Data, Names, OnlyIds, OnlyUStr, Tmsg};
 use nine_proto::{Dialect, Fid, NOFID, NOTAG, Stat, Tag};
 
-use crate::wire::Cycle;
+use crate::wire::MessageCycle;
 
 /// A client's suite, on one server after the other. Its connection must be fresh.
-pub struct Suite {
+pub struct MessageSuite {
     /// Paths of the servers below the root; an empty path is the root itself.
     servers: Rc<[String]>,
     at: usize,
@@ -22,14 +22,14 @@ const MSIZE: u32 = 8192;
 const DATA: &[u8] = &[b'x'; 64];
 const RDWR: u8 = 2;
 
-impl Suite {
+impl MessageSuite {
     /// Creates the suite of the client with this number.
     pub fn new(client: usize, servers: &Rc<[String]>) -> Self {
         Self { servers: servers.clone(), at: 0, file: format!("c{client:04}") }
     }
 }
 
-impl Cycle for Suite {
+impl MessageCycle for MessageSuite {
     fn put(&mut self, n: usize, out: &mut Vec<u8>) -> bool {
         let path = [self.servers[self.at].as_bytes(), self.file.as_bytes()];
         let path = if path[0].is_empty() { &path[1..] } else { &path[..] };

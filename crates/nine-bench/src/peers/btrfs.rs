@@ -9,12 +9,12 @@ use std::time::Instant;
 use super::find;
 
 /// A file system with one subvolume; unmounted on drop.
-pub struct Volume {
+pub struct BtrfsVolume {
     program: PathBuf,
     mount: PathBuf,
 }
 
-impl Volume {
+impl BtrfsVolume {
     /// Creates a file system of `mib` MiB in this directory. The inner error is the reason why that is not possible.
     pub fn new(run: &Path, mib: u64) -> io::Result<Result<Self, String>> {
         let (Some(make), Some(program)) = (find("mkfs.btrfs"), find("btrfs")) else {
@@ -52,7 +52,7 @@ impl Volume {
     }
 }
 
-impl Drop for Volume {
+impl Drop for BtrfsVolume {
     fn drop(&mut self) {
         // A lazy unmount: open files stay usable until they are closed.
         let _ = perform(Command::new("umount").arg("--lazy").arg(&self.mount));

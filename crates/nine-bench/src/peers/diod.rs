@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 use nine_sim::delay::Side;
 use rustix::process::geteuid;
 
-use super::{Peer, find};
-use crate::child::Child;
-use crate::far::Far;
-use crate::server::{SILENCE, Server};
+use super::{PeerServer, find};
+use crate::child::ChildProcess;
+use crate::far::RemoteLink;
+use crate::server::{MeasuredServer, SILENCE};
 
 /// The largest message size it agrees to.
 const MSIZE: u32 = 65_512;
 
 /// Serves `dir` at a socket. `None` if it is not installed.
-pub fn start(dir: &Path, sockets: &Path) -> io::Result<Option<Server>> {
+pub fn start(dir: &Path, sockets: &Path) -> io::Result<Option<MeasuredServer>> {
     let socket = sockets.join("diod");
     let Some(words) = words(dir, &["-l".into(), socket.clone().into()]) else { return Ok(None) };
     let log = sockets.join("diod.log");
-    let mut child = Child::program(&words.iter().map(OsString::as_os_str).collect::<Vec<_>>(), &log)?;
+    let mut child = ChildProcess::program(&words.iter().map(OsString::as_os_str).collect::<Vec<_>>(), &log)?;
     let begun = Instant::now();
     while std::os::unix::net::UnixStream::connect(&socket).is_err() {
         if child.has_ended()? || begun.elapsed() > SILENCE {
@@ -31,18 +31,18 @@ pub fn start(dir: &Path, sockets: &Path) -> io::Result<Option<Server>> {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    Ok(Some(Server::peer(child, socket, dir.display().to_string(), MSIZE)))
+    Ok(Some(MeasuredServer::peer(child, socket, dir.display().to_string(), MSIZE)))
 }
 
 /// Serves `dir` at a port of the far side, with a process for each client. A diod that listens itself looks up the name
 /// of each client's address, and closes the connection if there is none.
-pub fn start_far(far: &Far, dir: &Path, run: &Path) -> io::Result<Option<Peer>> {
+pub fn start_far(far: &RemoteLink, dir: &Path, run: &Path) -> io::Result<Option<PeerServer>> {
     let (log, port) = (run.join("diod.log"), far.free_port(Side::There)?);
     let at = format!("{}:{port}", far.server());
     let Some(words) = words(dir, &["-r", "0", "-w", "1"].map(OsString::from)) else { return Ok(None) };
     let mut child = far.role(Side::There, &[&["each".into(), at.into()], &words[..]].concat(), &log)?;
     far.wait_for(&mut child, Side::There, port, &log)?;
-    Ok(Some(Peer { child, port }))
+    Ok(Some(PeerServer { child, port }))
 }
 
 /// Returns its words: default settings, but without authentication (by munge). Running as the only user, it need not

@@ -15,11 +15,11 @@ pub mod vblade;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::child::Child;
+use crate::child::ChildProcess;
 
 /// A running server of another project, at a port of its own.
-pub struct Peer {
-    pub child: Child,
+pub struct PeerServer {
+    pub child: ChildProcess,
     pub port: u16,
 }
 

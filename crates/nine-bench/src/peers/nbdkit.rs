@@ -11,12 +11,12 @@ use std::path::Path;
 
 use nine_sim::delay::Side;
 
-use super::{Peer, find};
-use crate::far::Far;
+use super::{PeerServer, find};
+use crate::far::RemoteLink;
 use crate::server::SILENCE;
 
 /// Serves a file on all addresses of the far side with its defaults: 16 threads. `None` if it is not installed.
-pub fn start(far: &Far, file: &Path, run: &Path) -> io::Result<Option<Peer>> {
+pub fn start(far: &RemoteLink, file: &Path, run: &Path) -> io::Result<Option<PeerServer>> {
     let Some(program) = find("nbdkit") else { return Ok(None) };
     let (log, port) = (run.join("nbdkit.log"), far.free_port(Side::There)?);
     let mut words: Vec<OsString> = vec![program.into()];
@@ -24,7 +24,7 @@ pub fn start(far: &Far, file: &Path, run: &Path) -> io::Result<Option<Peer>> {
     words.push(file.into());
     let mut child = far.start(Side::There, &words, &log)?;
     far.wait_for(&mut child, Side::There, port, &log)?;
-    Ok(Some(Peer { child, port }))
+    Ok(Some(PeerServer { child, port }))
 }
 
 /// Returns the version of the package, or `None` if it is not installed.
@@ -52,7 +52,7 @@ const AHEAD_SMALL: usize = 64 << 10;
 const AHEAD_LARGE: usize = 16 << 10;
 
 /// A connection for requests of one kind and size.
-pub struct Client {
+pub struct NbdClient {
     stream: TcpStream,
     replies: BufReader<TcpStream>,
     kind: u16,
@@ -62,7 +62,7 @@ pub struct Client {
     data: Vec<u8>,
 }
 
-impl Client {
+impl NbdClient {
     pub fn dial(at: SocketAddr, kind: u16, size: usize) -> io::Result<Self> {
         let mut stream = TcpStream::connect(at)?;
         stream.set_nodelay(true)?;
@@ -167,15 +167,15 @@ mod tests {
     use super::*;
 
     /// Returns a fixed text, and records everything written to it.
-    struct Mouth(io::Cursor<Vec<u8>>, Vec<u8>);
+    struct ScriptedStream(io::Cursor<Vec<u8>>, Vec<u8>);
 
-    impl Read for Mouth {
+    impl Read for ScriptedStream {
         fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
             self.0.read(buf)
         }
     }
 
-    impl Write for Mouth {
+    impl Write for ScriptedStream {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.1.write(bytes)
         }
@@ -189,11 +189,11 @@ mod tests {
     fn the_greeting_asks_for_the_export_without_a_name() {
         let mut said = b"NBDMAGICIHAVEOPT\0\x03".to_vec();
         said.extend([0, 0, 0, 0, 0, 16, 0, 0, 0, 1]);
-        let mut mouth = Mouth(io::Cursor::new(said.clone()), Vec::new());
+        let mut mouth = ScriptedStream(io::Cursor::new(said.clone()), Vec::new());
         greet(&mut mouth).unwrap();
         assert_eq!(mouth.1, b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0");
         said[17] = 1;
-        assert!(greet(&mut Mouth(io::Cursor::new(said), Vec::new())).is_err());
+        assert!(greet(&mut ScriptedStream(io::Cursor::new(said), Vec::new())).is_err());
     }
 
     #[test]

@@ -9,13 +9,13 @@ use std::time::Duration;
 use nine_sim::delay::Side;
 use rustix::process::geteuid;
 
-use super::{Peer, find};
-use crate::child::Child;
-use crate::far::Far;
+use super::{PeerServer, find};
+use crate::child::ChildProcess;
+use crate::far::RemoteLink;
 
 /// Serves `dir` with Debian's settings for files, in one process. Clients may upload below `in/`. `run` is for its own
 /// files. `None` if it is not installed.
-pub fn start(far: &Far, dir: &Path, run: &Path) -> io::Result<Option<Peer>> {
+pub fn start(far: &RemoteLink, dir: &Path, run: &Path) -> io::Result<Option<PeerServer>> {
     let Some(program) = find("nginx") else { return Ok(None) };
     let (conf, log, port) = (run.join("nginx.conf"), run.join("nginx.log"), far.free_port(Side::There)?);
     let user = if geteuid().is_root() { "user root;" } else { "" };
@@ -37,11 +37,11 @@ pub fn start(far: &Far, dir: &Path, run: &Path) -> io::Result<Option<Peer>> {
         [program.into(), "-p".into(), run.into(), "-c".into(), conf.into(), "-e".into(), "stderr".into()];
     let mut child = far.start(Side::There, &words, &log)?;
     far.wait_for(&mut child, Side::There, port, &log)?;
-    Ok(Some(Peer { child, port }))
+    Ok(Some(PeerServer { child, port }))
 }
 
 /// Serves `dir` at an address of this machine, as one process that caches open files.
-pub fn local(dir: &Path, run: &Path, addr: SocketAddr) -> io::Result<Child> {
+pub fn local(dir: &Path, run: &Path, addr: SocketAddr) -> io::Result<ChildProcess> {
     let program = find("nginx").ok_or(io::ErrorKind::NotFound)?;
     let (conf, log) = (run.join("web.conf"), run.join("web.log"));
     let user = if geteuid().is_root() { "user root;" } else { "" };
@@ -57,7 +57,7 @@ pub fn local(dir: &Path, run: &Path, addr: SocketAddr) -> io::Result<Child> {
     let words: [OsString; 7] =
         [program.into(), "-p".into(), run.into(), "-c".into(), conf.into(), "-e".into(), "stderr".into()];
     let words: Vec<&OsStr> = words.iter().map(OsString::as_os_str).collect();
-    let mut child = Child::program(&words, &log)?;
+    let mut child = ChildProcess::program(&words, &log)?;
     while TcpStream::connect(addr).is_err() {
         if child.has_ended()? {
             return Err(io::Error::other(format!("nginx: {}", std::fs::read_to_string(&log)?)));

@@ -8,12 +8,12 @@ use std::time::Instant;
 use super::find;
 
 /// A repository on this machine, encrypted as always.
-pub struct Repository {
+pub struct ResticRepository {
     program: PathBuf,
     run: PathBuf,
 }
 
-impl Repository {
+impl ResticRepository {
     /// Creates a repository in this directory. `None` if restic is not installed.
     pub fn new(run: &Path) -> io::Result<Option<Self>> {
         let Some(program) = find("restic") else { return Ok(None) };

@@ -8,11 +8,11 @@ use std::path::Path;
 use nine_sim::delay::Side;
 use rustix::process::geteuid;
 
-use super::{Peer, find};
-use crate::far::Far;
+use super::{PeerServer, find};
+use crate::far::RemoteLink;
 
 /// Serves `dir` read-only, as the module `files`. `None` if it is not installed.
-pub fn start(far: &Far, dir: &Path, run: &Path) -> io::Result<Option<Peer>> {
+pub fn start(far: &RemoteLink, dir: &Path, run: &Path) -> io::Result<Option<PeerServer>> {
     let Some(program) = find("rsync") else { return Ok(None) };
     let (conf, log, port) = (run.join("rsyncd.conf"), run.join("rsyncd.log"), far.free_port(Side::There)?);
     // If root starts it, it would switch to a user that may not read here. For other users this is
@@ -31,7 +31,7 @@ pub fn start(far: &Far, dir: &Path, run: &Path) -> io::Result<Option<Peer>> {
     words.push(conf.into());
     let mut child = far.start(Side::There, &words, &log)?;
     far.wait_for(&mut child, Side::There, port, &log)?;
-    Ok(Some(Peer { child, port }))
+    Ok(Some(PeerServer { child, port }))
 }
 
 /// Downloads a directory recursively, preserving modes and times.

@@ -11,16 +11,16 @@ use std::process::{Command, Stdio};
 use nine_sim::delay::Side;
 use rustix::process::geteuid;
 
-use super::{Peer, find};
-use crate::far::Far;
+use super::{PeerServer, find};
+use crate::far::RemoteLink;
 
 /// Starts an sshd that accepts this user with the key in `run`. `None` if it is not installed.
-pub fn start(far: &Far, run: &Path) -> io::Result<Option<Peer>> {
+pub fn start(far: &RemoteLink, run: &Path) -> io::Result<Option<PeerServer>> {
     let (log, port) = (run.join("sshd.log"), far.free_port(Side::There)?);
     let Some(words) = words((far.server(), port).into(), run)? else { return Ok(None) };
     let mut child = far.start(Side::There, &words, &log)?;
     far.wait_for(&mut child, Side::There, port, &log)?;
-    Ok(Some(Peer { child, port }))
+    Ok(Some(PeerServer { child, port }))
 }
 
 /// Returns the words that start it at this address. `None` if it is not installed.
@@ -59,18 +59,18 @@ pub fn words(at: SocketAddr, run: &Path) -> io::Result<Option<Vec<OsString>>> {
 }
 
 /// A command for sftp. Paths must not need quoting.
-pub enum Order<'a> {
+pub enum SftpCommand<'a> {
     Get(&'a Path, &'a Path),
     GetTree(&'a Path, &'a Path),
     Put(&'a Path, &'a Path),
 }
 
 /// Returns the words of a session with one command.
-pub fn sftp(server: SocketAddr, run: &Path, order: Order<'_>) -> io::Result<Vec<OsString>> {
+pub fn sftp(server: SocketAddr, run: &Path, order: SftpCommand<'_>) -> io::Result<Vec<OsString>> {
     let (verb, from, to) = match order {
-        Order::Get(from, to) => ("get", from, to),
-        Order::GetTree(from, to) => ("get -r", from, to),
-        Order::Put(from, to) => ("put", from, to),
+        SftpCommand::Get(from, to) => ("get", from, to),
+        SftpCommand::GetTree(from, to) => ("get -r", from, to),
+        SftpCommand::Put(from, to) => ("put", from, to),
     };
     let batch = run.join("sftp.batch");
     fs::write(&batch, format!("{verb} \"{}\" \"{}\"\n", from.display(), to.display()))?;

@@ -7,15 +7,21 @@ use std::path::Path;
 use nine_sim::delay::Side;
 
 use super::find;
-use crate::child::Child;
-use crate::far::Far;
+use crate::child::ChildProcess;
+use crate::far::RemoteLink;
 
 /// The number of frames that it offers to queue by default.
 pub const BUFFERS: u32 = 16;
 
 /// Exports a file as shelf 2, slot 0 on an interface of the far side. `None` if it is not
 /// installed.
-pub fn start(far: &Far, interface: &str, file: &Path, buffers: u32, run: &Path) -> io::Result<Option<Child>> {
+pub fn start(
+    far: &RemoteLink,
+    interface: &str,
+    file: &Path,
+    buffers: u32,
+    run: &Path,
+) -> io::Result<Option<ChildProcess>> {
     let Some(program) = find("vblade") else { return Ok(None) };
     let mut words: Vec<OsString> = vec![program.into()];
     words.extend(["-b", &buffers.to_string(), "2", "0", interface].map(OsString::from));

@@ -7,24 +7,24 @@ use nine_io::client::blocking::File;
 use nine_proto::msg::Tmsg;
 use nine_proto::{Fid, OpenFlags, Tag};
 
-use super::Contest;
+use super::RpcContest;
 use crate::files::SMALL;
-use crate::place::Place;
-use crate::report::{Report, Turn, alternate};
-use crate::server::Server;
+use crate::place::CpuPlacement;
+use crate::report::{BenchReport, BenchTurn, alternate};
+use crate::server::MeasuredServer;
 use crate::turns::{each, exchange};
-use crate::wire::{Conn, encoded};
+use crate::wire::{LeanConnection, encoded};
 
 const COUNT: usize = 4096;
 /// `size[4] Rread tag[2] count[4]`.
-const HEAD: usize = 11;
+const RREAD_HEAD_LEN: usize = 11;
 
-pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
-    let Contest { pace, ours, diod, echo, .. } = contest;
-    let place = Place::Same;
+pub(super) fn measure(contest: &RpcContest, report: &mut BenchReport) -> io::Result<()> {
+    let RpcContest { pace, ours, diod, echo, .. } = contest;
+    let place = CpuPlacement::Same;
     place.arrange(&contest.servers())?;
     let turn = pace.turn();
-    let client = |server: &Server| -> io::Result<Turn<'static>> {
+    let client = |server: &MeasuredServer| -> io::Result<BenchTurn<'static>> {
         let (client, root) = server.client()?;
         let file: File = root.open(SMALL, OpenFlags::READ)?;
         let mut buf = vec![0; COUNT];
@@ -34,14 +34,14 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
         }))
     };
     let request = encoded(&Tmsg::Read { fid: Fid(1), offset: 0, count: COUNT as u32 }, Tag(1));
-    let exchange = |conn: Conn| exchange(turn, conn, request.clone(), HEAD + COUNT);
-    let lean = |server: &Server| -> io::Result<Turn<'static>> {
+    let exchange = |conn: LeanConnection| exchange(turn, conn, request.clone(), RREAD_HEAD_LEN + COUNT);
+    let lean = |server: &MeasuredServer| -> io::Result<BenchTurn<'static>> {
         let mut conn = server.dial()?;
         conn.walk(Fid(0), Fid(1), SMALL.as_bytes())?;
         conn.call(&Tmsg::Lopen { fid: Fid(1), flags: OpenFlags::READ.to_wire() })?;
         Ok(exchange(conn))
     };
-    let limit = || Ok::<_, io::Error>(exchange(Conn::bare(&echo.socket)?));
+    let limit = || Ok::<_, io::Error>(exchange(LeanConnection::bare(&echo.socket)?));
 
     let whole = alternate(
         format!("read 4 KiB, depth 1, our client, {}", place.label()),

@@ -13,19 +13,19 @@ use nine_proto::{GetMask, NOGID, OpenFlags};
 use nine_servers::Ram;
 use nine_sim::{Shape, World, link};
 
-use super::Contest;
-use crate::report::{Report, Row};
+use super::RpcContest;
+use crate::report::{BenchReport, ReportRow};
 
 /// Delay in one direction.
 const DELAY: Duration = Duration::from_secs(1);
 
-pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+pub(super) fn measure(contest: &RpcContest, report: &mut BenchReport) -> io::Result<()> {
     for &files in contest.pace.of(&[1_000, 2_500, 10_000, 40_000][..], &[1_000, 10_000, 40_000], &[100, 400])
     {
         let waits = waits(files)?;
         let each = waits as f64 / f64::from(files);
-        report.push(Row::counted(format!("ls -l of {files}: waits"), "waits", waits as f64, None));
-        report.push(Row::counted(format!("ls -l of {files}: waits per entry"), "waits", each, None));
+        report.push(ReportRow::counted(format!("ls -l of {files}: waits"), "waits", waits as f64, None));
+        report.push(ReportRow::counted(format!("ls -l of {files}: waits per entry"), "waits", each, None));
     }
     Ok(())
 }

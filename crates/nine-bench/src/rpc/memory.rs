@@ -7,24 +7,24 @@ use std::io;
 use nine_proto::msg::Tmsg;
 use nine_proto::{Fid, OpenFlags};
 
-use super::Contest;
+use super::RpcContest;
 use crate::files::MANY;
 use crate::peers::diod;
-use crate::place::Place;
-use crate::report::{Report, Row};
-use crate::server::Server;
-use crate::wire::{Conn, encoded, on_file, walk_to};
+use crate::place::CpuPlacement;
+use crate::report::{BenchReport, ReportRow};
+use crate::server::MeasuredServer;
+use crate::wire::{LeanConnection, encoded, on_file, walk_to};
 
 /// The directory of files.
 const DIR: Fid = Fid(1);
 
-pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
-    Place::Free.arrange(&[])?;
+pub(super) fn measure(contest: &RpcContest, report: &mut BenchReport) -> io::Result<()> {
+    CpuPlacement::Free.arrange(&[])?;
     // A server reserves half of its descriptors for open files, and a part of the others for connections.
     let descriptors = nine_net::rt::raise_nofile()?;
     let conns = contest.pace.of([1000, 2000, 4000, 8000], [500, 1000, 2000, 4000], [10, 20, 30, 40]);
     let conns = conns.map(|n: u64| n.min(descriptors / 3));
-    let idle = each(contest, report, "idle connection", &conns, Server::dial_more)?;
+    let idle = each(contest, report, "idle connection", &conns, MeasuredServer::dial_more)?;
     report.key("idle_conn_bytes", Some(idle));
     let fids = [4_000, 10_000, 15_000, 30_000, 60_000, 100_000];
     let fids: Vec<u64> = fids.into_iter().filter(|&n| n <= u64::from(contest.many)).collect();
@@ -41,28 +41,28 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
 
 /// Returns the worst figure over several sizes, on fresh servers; each size and the mean get a row.
 fn each(
-    contest: &Contest,
-    report: &mut Report,
+    contest: &RpcContest,
+    report: &mut BenchReport,
     what: &str,
     sizes: &[u64],
-    add: impl Fn(&Server, u64, u64) -> io::Result<Vec<Conn>>,
+    add: impl Fn(&MeasuredServer, u64, u64) -> io::Result<Vec<LeanConnection>>,
 ) -> io::Result<f64> {
     let sockets = tempfile::tempdir_in(contest.sockets.path())?;
-    let ours = Server::ours(contest.dir.path(), sockets.path())?.memory_for_each(sizes, &add)?;
+    let ours = MeasuredServer::ours(contest.dir.path(), sockets.path())?.memory_for_each(sizes, &add)?;
     let theirs = diod::start(contest.dir.path(), sockets.path())?;
     let theirs = theirs.map(|diod| diod.memory_for_each(sizes, &add)).transpose()?;
     for (i, size) in sizes.iter().enumerate() {
         let peer = theirs.as_ref().map(|theirs| theirs[i]);
-        report.push(Row::counted(format!("memory per {what}, of {size}"), "bytes", ours[i], peer));
+        report.push(ReportRow::counted(format!("memory per {what}, of {size}"), "bytes", ours[i], peer));
     }
     let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
     let peer = theirs.as_deref().map(mean);
-    report.push(Row::counted(format!("memory per {what}, mean"), "bytes", mean(&ours), peer));
+    report.push(ReportRow::counted(format!("memory per {what}, mean"), "bytes", mean(&ours), peer));
     Ok(ours.into_iter().fold(0.0, f64::max))
 }
 
 /// Walks to files on one more connection, each on a fid of its own, and opens them if `open`.
-fn on_files(server: &Server, from: u64, to: u64, open: bool) -> io::Result<Vec<Conn>> {
+fn on_files(server: &MeasuredServer, from: u64, to: u64, open: bool) -> io::Result<Vec<LeanConnection>> {
     let mut conn = server.dial()?;
     conn.walk(Fid(0), DIR, MANY.as_bytes())?;
     let all = from as u32..to as u32;

@@ -14,41 +14,41 @@ use std::io;
 
 use rustix::process::Pid;
 
-use crate::args::Pace;
+use crate::args::BenchPace;
 use crate::files::{LARGE, fill};
-use crate::limit::Limit;
-use crate::parts::{Part, chosen};
+use crate::limit::LimitServer;
+use crate::parts::{ExperimentPart, chosen};
 use crate::peers::diod;
-use crate::report::Report;
-use crate::scratch::Scratch;
-use crate::server::Server;
-use crate::{Experiment, place};
+use crate::report::BenchReport;
+use crate::scratch::ScratchDir;
+use crate::server::MeasuredServer;
+use crate::{BenchExperiment, place};
 
-pub const EXPERIMENT: Experiment = Experiment {
+pub const EXPERIMENT: BenchExperiment = BenchExperiment {
     name: "rpc",
     what: "latency at depth 1, small operations at depth 32, sequential reads and writes, memory, ls -l; against diod",
     run,
 };
 
 /// The contestants, and the served files.
-struct Contest {
-    pace: Pace,
-    ours: Server,
-    diod: Option<Server>,
-    echo: Limit,
-    bulk: Limit,
+struct RpcContest {
+    pace: BenchPace,
+    ours: MeasuredServer,
+    diod: Option<MeasuredServer>,
+    echo: LimitServer,
+    bulk: LimitServer,
     /// Size of the file [`LARGE`], bytes.
     large: u64,
     /// Number of files in the directory [`MANY`].
     many: u32,
-    dir: Scratch,
-    sockets: Scratch,
+    dir: ScratchDir,
+    sockets: ScratchDir,
 }
 
-fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
+fn run(pace: BenchPace, only: Option<&str>) -> io::Result<BenchReport> {
     let parts = chosen(&PARTS, only)?;
-    let mut report = Report::default();
-    let contest = Contest::new(pace)?;
+    let mut report = BenchReport::default();
+    let contest = RpcContest::new(pace)?;
     let version = diod::version();
     let cores = place::count();
     report.notes.push(format!("{cores} processors; each row says where client and server run"));
@@ -68,7 +68,7 @@ fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
     Ok(report)
 }
 
-const PARTS: [Part<Contest>; 5] = [
+const PARTS: [ExperimentPart<RpcContest>; 5] = [
     ("depth1", depth1::measure),
     ("small", small::measure),
     ("bulk", bulk::measure),
@@ -87,16 +87,16 @@ const KEYS: [&str; 8] = [
     "fid_bytes",
 ];
 
-impl Contest {
-    fn new(pace: Pace) -> io::Result<Self> {
-        let (dir, sockets) = (Scratch::new()?, Scratch::for_sockets()?);
+impl RpcContest {
+    fn new(pace: BenchPace) -> io::Result<Self> {
+        let (dir, sockets) = (ScratchDir::new()?, ScratchDir::for_sockets()?);
         let large = pace.of(1 << 30, 512 << 20, 4 << 20).min(free_memory()? / 4);
         let many = pace.of(100_000, 60_000, 2_000);
         File::create(dir.path().join(LARGE))?;
         let large_file = dir.path().join(LARGE);
-        let echo = Limit::start("echo", sockets.path(), &[])?;
-        let bulk = Limit::start("bulk", sockets.path(), &[large_file.as_os_str()])?;
-        let ours = Server::ours(dir.path(), sockets.path())?;
+        let echo = LimitServer::start("echo", sockets.path(), &[])?;
+        let bulk = LimitServer::start("bulk", sockets.path(), &[large_file.as_os_str()])?;
+        let ours = MeasuredServer::ours(dir.path(), sockets.path())?;
         let diod = diod::start(dir.path(), sockets.path())?;
         eprintln!("  the servers run; makes a file of {} MiB and {many} names", large >> 20);
         fill(dir.path(), large, many)?;
@@ -106,7 +106,7 @@ impl Contest {
     /// Returns all servers.
     fn servers(&self) -> Vec<Pid> {
         let fixed = [self.ours.pid(), self.echo.child.pid(), self.bulk.child.pid()];
-        fixed.into_iter().chain(self.diod.as_ref().map(Server::pid)).collect()
+        fixed.into_iter().chain(self.diod.as_ref().map(MeasuredServer::pid)).collect()
     }
 }
 

@@ -8,12 +8,12 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use nine_proto::msg::{Names, Tmsg};
 use nine_proto::{Fid, GetMask, Tag};
 
-use super::Contest;
+use super::RpcContest;
 use crate::files::SMALL;
-use crate::place::Place;
-use crate::report::{Report, Row, Turn, alternate};
-use crate::server::Server;
-use crate::wire::{Conn, Load, encoded};
+use crate::place::CpuPlacement;
+use crate::report::{BenchReport, BenchTurn, ReportRow, alternate};
+use crate::server::MeasuredServer;
+use crate::wire::{CycleLoad, LeanConnection, encoded};
 
 const DEPTH: u16 = 32;
 /// The fid of the file.
@@ -22,23 +22,23 @@ const FILE: Fid = Fid(1);
 const NEWFIDS: u32 = 100;
 
 #[derive(Clone, Copy)]
-enum Op {
+enum SmallOp {
     Getattr,
     WalkClunk,
 }
 
-pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+pub(super) fn measure(contest: &RpcContest, report: &mut BenchReport) -> io::Result<()> {
     let conns: &[usize] = contest.pace.of(&[1, 16, 128, 1024], &[1, 16, 128, 1024], &[1, 4]);
     // A key is the worse of both operations with each side on a core of its own. If the kernel places the threads, the
     // peer's threads also use the client's core; such rows are shown, but count for no key.
     let mut worst = [None::<f64>; 2];
-    for place in [Place::Cross, Place::Free] {
-        for op in [Op::Getattr, Op::WalkClunk] {
+    for place in [CpuPlacement::Cross, CpuPlacement::Free] {
+        for op in [SmallOp::Getattr, SmallOp::WalkClunk] {
             for (i, &n) in conns.iter().enumerate() {
                 let row = many(contest, op, n, place)?;
                 // The keys are for one connection, and for the largest number that still allows a thread for each.
                 let key = if i == 0 { Some(0) } else { (n == 128 || conns.len() == 2).then_some(1) };
-                if let (Place::Cross, Some(key), Some(ratio)) = (place, key, row.vs_peer()) {
+                if let (CpuPlacement::Cross, Some(key), Some(ratio)) = (place, key, row.vs_peer()) {
                     worst[key] = Some(worst[key].map_or(ratio, |worst| worst.min(ratio)));
                 }
                 report.push(row);
@@ -51,15 +51,15 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     Ok(())
 }
 
-fn many(contest: &Contest, op: Op, conns: usize, place: Place) -> io::Result<Row> {
+fn many(contest: &RpcContest, op: SmallOp, conns: usize, place: CpuPlacement) -> io::Result<ReportRow> {
     place.arrange(&contest.servers())?;
     let turn = contest.pace.turn();
-    let load = |dial: &dyn Fn() -> io::Result<Conn>| -> io::Result<Turn<'static>> {
+    let load = |dial: &dyn Fn() -> io::Result<LeanConnection>| -> io::Result<BenchTurn<'static>> {
         let conns = (0..conns).map(|_| dial()).collect::<io::Result<_>>()?;
-        let mut load = Load::new(conns, DEPTH, |_, tag| op.cycle(tag))?;
+        let mut load = CycleLoad::new(conns, DEPTH, |_, tag| op.cycle(tag))?;
         Ok(Box::new(move || Ok(load.run(turn)? / 1000.0)))
     };
-    let server = |server: &Server| {
+    let server = |server: &MeasuredServer| {
         load(&|| {
             let mut conn = server.dial()?;
             conn.walk(Fid(0), FILE, SMALL.as_bytes())?;
@@ -73,15 +73,15 @@ fn many(contest: &Contest, op: Op, conns: usize, place: Place) -> io::Result<Row
         [
             Some(server(&contest.ours)?),
             contest.diod.as_ref().map(server).transpose()?,
-            Some(load(&|| Conn::bare(&contest.echo.socket))?),
+            Some(load(&|| LeanConnection::bare(&contest.echo.socket))?),
         ],
     )
 }
 
-fn through_client(contest: &Contest) -> io::Result<Row> {
-    Place::Cross.arrange(&contest.servers())?;
+fn through_client(contest: &RpcContest) -> io::Result<ReportRow> {
+    CpuPlacement::Cross.arrange(&contest.servers())?;
     let turn = contest.pace.turn();
-    let client = |server: &Server| -> io::Result<Turn<'static>> {
+    let client = |server: &MeasuredServer| -> io::Result<BenchTurn<'static>> {
         let (client, root) = server.client()?;
         Ok(Box::new(move || {
             client.wait(async {
@@ -108,7 +108,7 @@ fn through_client(contest: &Contest) -> io::Result<Row> {
     )
 }
 
-impl Op {
+impl SmallOp {
     fn label(self) -> &'static str {
         match self {
             Self::Getattr => "getattr",

@@ -15,9 +15,9 @@ use nine_sim::delay::Side;
 use rustix::process::geteuid;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::{Contest, MB};
-use crate::peers::Peer;
-use crate::report::{Report, Row};
+use super::{MB, StreamingContest};
+use crate::peers::PeerServer;
+use crate::report::{BenchReport, ReportRow};
 use crate::server::SILENCE;
 use crate::wire::receive;
 
@@ -27,18 +27,18 @@ const FILES: [u64; 2] = [200, 1];
 const READ: usize = 256 * 1024;
 
 /// A function that downloads the file of this name and size.
-type Fetch = fn(SocketAddr, &str, u64) -> io::Result<()>;
+type FetchFn = fn(SocketAddr, &str, u64) -> io::Result<()>;
 
-pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+pub(super) fn measure(contest: &StreamingContest, report: &mut BenchReport) -> io::Result<()> {
     let served = |size: &u64| contest.served.path().join(size.to_string()).exists();
     let size = FILES.into_iter().find(served).ok_or_else(|| io::Error::other("there is no file to send"))?;
     contest.far.set(Duration::ZERO, None);
     let (rounds, turns) = contest.pace.of((10, 10), (6, 5), (1, 1));
     let (mut mine, mut theirs) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
     for _ in 0..rounds {
-        let http = contest.nginx.as_ref().map(|nginx| (nginx, by_http as Fetch, &mut theirs));
+        let http = contest.nginx.as_ref().map(|nginx| (nginx, by_http as FetchFn, &mut theirs));
         for (server, fetch, figures) in
-            [Some((&contest.ours, by_stream as Fetch, &mut mine)), http].into_iter().flatten()
+            [Some((&contest.ours, by_stream as FetchFn, &mut mine)), http].into_iter().flatten()
         {
             let (alone, both) = seconds(contest, server, fetch, size, turns)?;
             figures[0].push(alone);
@@ -46,7 +46,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
         }
     }
     let ([mine, mine_both], [theirs, theirs_both]) = (mine, theirs);
-    let row = |what: &str, ours, peer| Row {
+    let row = |what: &str, ours, peer| ReportRow {
         what: format!("{what} CPU, loopback, {size} MB files: streams / nginx"),
         unit: "s/GB",
         ours,
@@ -61,7 +61,13 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
 }
 
 /// Returns the processor time for each GB over `turns` downloads: of the server, and of server and client together.
-fn seconds(contest: &Contest, server: &Peer, fetch: Fetch, size: u64, turns: u32) -> io::Result<(f64, f64)> {
+fn seconds(
+    contest: &StreamingContest,
+    server: &PeerServer,
+    fetch: FetchFn,
+    size: u64,
+    turns: u32,
+) -> io::Result<(f64, f64)> {
     let at = contest.address(server)?;
     let before = server.child.cpu()?;
     let client = contest.far.run(Side::There, || -> io::Result<Duration> {

@@ -9,41 +9,41 @@ use std::time::{Duration, Instant};
 
 use nine_sim::delay::Side;
 
-use super::copies::Tool;
-use super::{Contest, MB, MIDDLE};
-use crate::child::{Child, first_end};
-use crate::plot::{Figure, Plot};
-use crate::report::{Report, Row};
+use super::copies::CopyTool;
+use super::{MB, MIDDLE, StreamingContest};
+use crate::child::{ChildProcess, first_end};
+use crate::plot::{PlotFigure, PlotLabels};
+use crate::report::{BenchReport, ReportRow};
 
 /// Interval of the samples.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// The result of several concurrent downloads.
-struct Shared {
+struct SharingResult {
     /// Largest relative deviation from an equal share: 0 if all shares are equal.
     worst: f64,
     /// Total rate, MB/s.
     rate: f64,
 }
 
-pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+pub(super) fn measure(contest: &StreamingContest, report: &mut BenchReport) -> io::Result<()> {
     contest.link(MIDDLE);
     let size = contest.pace.of(50, 20, 1);
     let counts: &[usize] = contest.pace.of(&[2, 4, 8], &[8], &[8]);
     let mut curves = [Vec::new(), Vec::new()];
     for &count in counts {
         let (mine, theirs) =
-            (share(contest, Tool::Streams, count, size)?, share(contest, Tool::Http, count, size)?);
+            (share(contest, CopyTool::Streams, count, size)?, share(contest, CopyTool::Http, count, size)?);
         let Some(mine) = mine else { continue };
         let what = format!("{count} reads of {size} MB at once, 50 ms");
-        let of = |figure: fn(&Shared) -> f64| {
+        let of = |figure: fn(&SharingResult) -> f64| {
             let peer = theirs.as_ref().map(figure).into_iter().collect();
             (vec![figure(&mine)], peer)
         };
         for (suffix, unit, (ours, peer)) in
             [("worst share", "off", of(|all| all.worst)), ("all together", "MB/s", of(|all| all.rate))]
         {
-            report.push(Row { what: format!("{what}: {suffix}"), unit, ours, peer, limit: Vec::new() });
+            report.push(ReportRow { what: format!("{what}: {suffix}"), unit, ours, peer, limit: Vec::new() });
         }
         curves[0].push((count as f64, mine.worst * 100.0));
         curves[1].extend(theirs.map(|theirs| (count as f64, theirs.worst * 100.0)));
@@ -51,7 +51,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
             report.key("fair8_worst", Some(mine.worst));
         }
     }
-    let plot = Plot {
+    let plot = PlotLabels {
         file: "streaming-fair",
         title: "The download that is furthest from its share, 100 Mbit/s, 50 ms",
         x: "downloads",
@@ -59,11 +59,16 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     };
     let curves: Vec<_> =
         ["ours", "HTTP"].into_iter().zip(curves).filter(|(_, points)| !points.is_empty()).collect();
-    report.figures.push(Figure { plot, curves });
+    report.figures.push(PlotFigure { plot, curves });
     Ok(())
 }
 
-fn share(contest: &Contest, tool: Tool, count: usize, size: u64) -> io::Result<Option<Shared>> {
+fn share(
+    contest: &StreamingContest,
+    tool: CopyTool,
+    count: usize,
+    size: u64,
+) -> io::Result<Option<SharingResult>> {
     let places: Vec<_> = (0..count).map(|n| contest.local.path().join(format!("at-once-{n}"))).collect();
     for (n, place) in places.iter().enumerate() {
         fs::create_dir(place)?;
@@ -88,11 +93,11 @@ fn share(contest: &Contest, tool: Tool, count: usize, size: u64) -> io::Result<O
 
 /// Measures the progress of each client from when all have begun until the first is done.
 fn watch<P: AsRef<Path>>(
-    children: &mut [Child],
+    children: &mut [ChildProcess],
     places: &[P],
-    contest: &Contest,
+    contest: &StreamingContest,
     size: u64,
-) -> io::Result<Shared> {
+) -> io::Result<SharingResult> {
     let look = || places.iter().map(|place| bytes_in(place.as_ref())).collect::<io::Result<Vec<u64>>>();
     let (start, mut begun) = (Instant::now(), None);
     let ended = loop {
@@ -120,7 +125,7 @@ fn watch<P: AsRef<Path>>(
         ended.0.iter().zip(&before).map(|(after, before)| after.saturating_sub(*before) as f64).collect();
     let all: f64 = moved.iter().sum();
     let off = |moved: &f64| (moved * places.len() as f64 / all - 1.0).abs();
-    Ok(Shared {
+    Ok(SharingResult {
         worst: moved.iter().map(off).fold(0.0, f64::max),
         rate: all / 1e6 / (ended.1 - from).as_secs_f64(),
     })

@@ -9,8 +9,8 @@ use nine_proto::{Dialect, OpenFlags};
 use nine_sim::delay::Side;
 use rustix::process::geteuid;
 
-use super::Contest;
-use crate::report::{Report, Row};
+use super::StreamingContest;
+use crate::report::{BenchReport, ReportRow};
 use crate::stats::median;
 
 /// Long enough that processor time hardly counts.
@@ -18,7 +18,7 @@ const RTT: Duration = Duration::from_millis(100);
 /// Files that are not empty.
 const FILES: [&str; 2] = ["10", "1"];
 
-pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+pub(super) fn measure(contest: &StreamingContest, report: &mut BenchReport) -> io::Result<()> {
     contest.link(RTT);
     let file = FILES.into_iter().find(|name| contest.served.path().join(name).exists());
     let file = file.ok_or_else(|| io::Error::other("there is no file to read"))?;
@@ -32,12 +32,12 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     report.key("open_first_byte_rtts", median(&ours));
     for (how, ours) in [(Dialect::LS, ours), (Dialect::L, compat)] {
         let what = format!("open to first byte, warm, 100 ms: {} / HTTP", how.name());
-        report.push(Row { what, unit: "rtts", ours, peer: peer.clone(), limit: Vec::new() });
+        report.push(ReportRow { what, unit: "rtts", ours, peer: peer.clone(), limit: Vec::new() });
     }
     Ok(())
 }
 
-fn of_ours(contest: &Contest, dialect: Dialect, file: &str, rounds: usize) -> io::Result<Vec<f64>> {
+fn of_ours(contest: &StreamingContest, dialect: Dialect, file: &str, rounds: usize) -> io::Result<Vec<f64>> {
     let options = Options { dialects: vec![dialect], ..Options::default() };
     let client = contest.client(contest.address(&contest.ours)?, options)?;
     let root = client.attach("", geteuid().as_raw(), "")?;

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use nine_sim::delay::Side;
 
-use super::copies::{Direction, Tool};
-use super::{Contest, MIDDLE};
-use crate::args::Pace;
-use crate::child::Child;
-use crate::report::{Report, Row};
+use super::copies::{CopyDirection, CopyTool};
+use super::{MIDDLE, StreamingContest};
+use crate::args::BenchPace;
+use crate::child::ChildProcess;
+use crate::report::{BenchReport, ReportRow};
 
 /// The guest's script: mounts the mux, reads the file once, and prints the time of both.
 const SCRIPT: &str = "set -eu
@@ -32,14 +32,14 @@ echo \"took $((to - from)) $bytes\"
 /// Limit for start, read and end.
 const LIMIT: Duration = Duration::from_secs(400);
 
-pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
-    if contest.pace == Pace::Tiny {
+pub(super) fn measure(contest: &StreamingContest, report: &mut BenchReport) -> io::Result<()> {
+    if contest.pace == BenchPace::Tiny {
         report.notes.push("kernel_mux50_vs_http is na: a tiny run starts no guest".into());
         return Ok(());
     }
     let size = contest.pace.of(200, 25, 25);
     contest.link(MIDDLE);
-    let guest = match Guest::ready(contest) {
+    let guest = match KernelGuest::ready(contest) {
         Ok(guest) => guest,
         Err(why) => {
             report.notes.push(format!("kernel_mux50_vs_http is na: there is no guest: {why}"));
@@ -47,9 +47,9 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
         }
     };
     let ours = guest.read(contest, size)?;
-    let peer = contest.copy(Tool::Http, Direction::Read, size)?;
+    let peer = contest.copy(CopyTool::Http, CopyDirection::Read, size)?;
     let rate = |took: f64| size as f64 / took;
-    let row = Row {
+    let row = ReportRow {
         what: format!("read {size} MB, 50 ms: Linux 9P over mux -P / HTTP"),
         unit: "MB/s",
         ours: vec![rate(ours)],
@@ -62,20 +62,20 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
 }
 
 /// A mux, and the directory shared with a guest.
-struct Guest {
+struct KernelGuest {
     port: u16,
     share: PathBuf,
-    _mux: Child,
+    _mux: ChildProcess,
 }
 
-impl Guest {
+impl KernelGuest {
     /// Starts the mux, and checks that a guest can run.
-    fn ready(contest: &Contest) -> io::Result<Self> {
+    fn ready(contest: &StreamingContest) -> io::Result<Self> {
         // On this side the package archive is reachable, in case the kernel must be downloaded.
         let log = contest.run.path().join("guest.log");
         let words = guest(&[], &["true"]);
         let words: Vec<_> = words.iter().map(OsString::as_os_str).collect();
-        let status = Child::program(&words, &log)?.wait(LIMIT)?;
+        let status = ChildProcess::program(&words, &log)?.wait(LIMIT)?;
         if !status.success() {
             return Err(io::Error::other(last_line(&log)));
         }
@@ -95,7 +95,7 @@ impl Guest {
     }
 
     /// Reads a file of `size` MB in a guest; seconds.
-    fn read(&self, contest: &Contest, size: u64) -> io::Result<f64> {
+    fn read(&self, contest: &StreamingContest, size: u64) -> io::Result<f64> {
         let log = contest.run.path().join("guest.log");
         let share = self.share.display().to_string();
         let (port, name) = (self.port.to_string(), size.to_string());

@@ -23,17 +23,17 @@ use nine_io::client::Options;
 use nine_io::client::blocking::Client;
 use nine_sim::delay::Side;
 
-use self::copies::{Direction, Tool};
-use crate::args::Pace;
-use crate::far::Far;
-use crate::parts::{Part, chosen};
-use crate::peers::{self, Peer, diod, nginx, rsync, sftp};
-use crate::report::Report;
-use crate::scratch::Scratch;
+use self::copies::{CopyDirection, CopyTool};
+use crate::args::BenchPace;
+use crate::far::RemoteLink;
+use crate::parts::{ExperimentPart, chosen};
+use crate::peers::{self, PeerServer, diod, nginx, rsync, sftp};
+use crate::report::BenchReport;
+use crate::scratch::ScratchDir;
 use crate::server::SILENCE;
-use crate::{Experiment, command, place};
+use crate::{BenchExperiment, command, place};
 
-pub const EXPERIMENT: Experiment = Experiment {
+pub const EXPERIMENT: BenchExperiment = BenchExperiment {
     name: "streaming",
     what: "files over links of 0.5 to 200 ms and 100 Mbit/s: streams, compatibility mode, plain 9P, HTTP, SFTP, rsync",
     run,
@@ -47,33 +47,33 @@ const MIDDLE: Duration = Duration::from_millis(50);
 const MB: u64 = 1_000_000;
 
 /// The contestants, and the served files.
-struct Contest {
-    pace: Pace,
-    far: Far,
+struct StreamingContest {
+    pace: BenchPace,
+    far: RemoteLink,
     /// After this time, no measurement begins that no key needs.
     enough: Instant,
     /// The command `ninefold`.
     program: PathBuf,
     /// Its server, over `served`.
-    ours: Peer,
-    nginx: Option<Peer>,
-    sshd: Option<Peer>,
-    rsync: Option<Peer>,
-    diod: Option<Peer>,
+    ours: PeerServer,
+    nginx: Option<PeerServer>,
+    sshd: Option<PeerServer>,
+    rsync: Option<PeerServer>,
+    diod: Option<PeerServer>,
     /// Files named by their sizes in MB, and the directory `in` for uploads.
-    served: Scratch,
+    served: ScratchDir,
     /// The clients' directory.
-    local: Scratch,
+    local: ScratchDir,
     /// Keys, configurations, logs.
-    run: Scratch,
+    run: ScratchDir,
 }
 
-fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
+fn run(pace: BenchPace, only: Option<&str>) -> io::Result<BenchReport> {
     let parts = chosen(&PARTS, only)?;
-    let mut report = Report::default();
-    let mut contest = Contest::new(pace)?;
+    let mut report = BenchReport::default();
+    let mut contest = StreamingContest::new(pace)?;
     // sshd may not accept this user, or may require root.
-    if let Err(why) = contest.copy(Tool::Sftp, Direction::Read, 0) {
+    if let Err(why) = contest.copy(CopyTool::Sftp, CopyDirection::Read, 0) {
         report.notes.push(format!("OpenSSH does not work here: {why}"));
         contest.sshd = None;
     }
@@ -91,7 +91,7 @@ fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
     Ok(report)
 }
 
-const PARTS: [Part<Contest>; 6] = [
+const PARTS: [ExperimentPart<StreamingContest>; 6] = [
     ("copies", copies::measure),
     ("first", first::measure),
     ("fair", fair::measure),
@@ -129,14 +129,14 @@ const PEERS: [(&str, &str, &str); 5] = [
     ("diod", "diod", "diod"),
 ];
 
-impl Contest {
-    fn new(pace: Pace) -> io::Result<Self> {
+impl StreamingContest {
+    fn new(pace: BenchPace) -> io::Result<Self> {
         // Leave enough time for the measurements that keys need.
         let enough = Instant::now() + Duration::from_secs(pace.of(34 * 60, 4 * 60, 3600));
         let program = command::program()?;
-        let (served, local, run) = (Scratch::new()?, Scratch::new()?, Scratch::for_sockets()?);
+        let (served, local, run) = (ScratchDir::new()?, ScratchDir::new()?, ScratchDir::for_sockets()?);
         std::fs::create_dir(served.path().join("in"))?;
-        let far = Far::new()?;
+        let far = RemoteLink::new()?;
         let ours = serve(&far, &program, served.path(), run.path())?;
         let [dir, own] = [served.path(), run.path()];
         let nginx = nginx::start(&far, dir, own)?.filter(|_| peers::find("curl").is_some());
@@ -150,7 +150,7 @@ impl Contest {
     }
 
     /// Notes the conditions of the measurements.
-    fn introduce(&self, report: &mut Report) {
+    fn introduce(&self, report: &mut BenchReport) {
         let mut note = |text: String| report.notes.push(text);
         note(format!(
             "{} processors, free; every client is a new process with a new connection",
@@ -178,7 +178,7 @@ impl Contest {
     }
 
     /// Measures the real properties of the link, at every round trip that is used.
-    fn prove(&self, report: &mut Report) -> io::Result<()> {
+    fn prove(&self, report: &mut BenchReport) -> io::Result<()> {
         for rtt in copies::RTTS {
             let asked = self.link(rtt).as_secs_f64() * 1e3;
             let measured = self.far.measure(self.pace.of(20, 2, 1) * MB as usize)?;
@@ -198,7 +198,7 @@ impl Contest {
         rtt
     }
 
-    fn address(&self, peer: &Peer) -> io::Result<SocketAddr> {
+    fn address(&self, peer: &PeerServer) -> io::Result<SocketAddr> {
         self.far.reach(peer.port)
     }
 
@@ -225,12 +225,12 @@ impl Contest {
     }
 
     /// Returns the operand of a 9P server's file for our command.
-    fn remote(&self, server: &Peer, name: &str) -> io::Result<OsString> {
+    fn remote(&self, server: &PeerServer, name: &str) -> io::Result<OsString> {
         let address = self.address(server)?;
         Ok(format!("tcp!{}!{}/{name}", address.ip(), address.port()).into())
     }
 
-    /// Opens our client on this thread, which runs on the near side ([`Far::run`]).
+    /// Opens our client on this thread, which runs on the near side ([`RemoteLink::run`]).
     fn client(&self, address: SocketAddr, options: Options) -> io::Result<Client> {
         let addr = nine_net::Addr::Tcp { host: address.ip().to_string(), port: address.port() };
         Ok(Client::dial(&addr, SILENCE, options)?)
@@ -243,7 +243,7 @@ impl Contest {
 }
 
 /// Starts our server over `dir`.
-fn serve(far: &Far, program: &Path, dir: &Path, run: &Path) -> io::Result<Peer> {
+fn serve(far: &RemoteLink, program: &Path, dir: &Path, run: &Path) -> io::Result<PeerServer> {
     let (port, log) = (far.free_port(Side::There)?, run.join("ninefold.log"));
     let listen = format!("tcp!{}!{port}", far.server());
     let mut what = OsString::from("disk:");
@@ -252,7 +252,7 @@ fn serve(far: &Far, program: &Path, dir: &Path, run: &Path) -> io::Result<Peer> 
     words.extend(["--insecure", "--config", "/dev/null", "--listen", &listen].map(OsString::from));
     let mut child = far.start(Side::There, &words, &log)?;
     far.wait_for(&mut child, Side::There, port, &log)?;
-    Ok(Peer { child, port })
+    Ok(PeerServer { child, port })
 }
 
 /// Creates a file of `size` bytes in which no two blocks are equal.

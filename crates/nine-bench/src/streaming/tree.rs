@@ -10,18 +10,18 @@ use std::time::Duration;
 
 use nine_sim::delay::Side;
 
-use super::{Contest, MIDDLE};
+use super::{MIDDLE, StreamingContest};
 use crate::peers::{rsync, sftp};
-use crate::report::{Report, Row};
+use crate::report::{BenchReport, ReportRow};
 
 /// Files of one directory.
 const IN_DIR: u32 = 30;
 /// Maximum size of a file, bytes; the mean is half of it.
-const LARGEST: u32 = 2048;
+const FILE_LEN_MAX: u32 = 2048;
 /// More than any contestant needs.
 const LIMIT: Duration = Duration::from_secs(600);
 
-pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+pub(super) fn measure(contest: &StreamingContest, report: &mut BenchReport) -> io::Result<()> {
     let dirs = contest.pace.of(1200, 200, 4);
     // The smaller part is for contestants that wait for each file.
     let part = contest.pace.of(5, 1, 1);
@@ -30,7 +30,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
         let place = root.join(format!("d{dir:04}"));
         fs::create_dir_all(&place)?;
         for n in 0..IN_DIR {
-            let size = (dir * IN_DIR + n).wrapping_mul(2_654_435_761) % LARGEST;
+            let size = (dir * IN_DIR + n).wrapping_mul(2_654_435_761) % FILE_LEN_MAX;
             fs::write(place.join(format!("file-{n:02}")), vec![n as u8; size as usize])?;
         }
     }
@@ -46,7 +46,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
             for dir in 0..part {
                 let name = format!("d{dir:04}");
                 let (from, to) = (root.join(&name), local.join(&name));
-                let order = sftp::Order::GetTree(&from, &to);
+                let order = sftp::SftpCommand::GetTree(&from, &to);
                 let words = sftp::sftp(contest.address(sshd)?, contest.run.path(), order)?;
                 took += tree(contest, &words, &name, IN_DIR)?;
             }
@@ -65,11 +65,11 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     fs::remove_dir_all(&root)?;
     report.notes.push(format!(
         "tree: {files} files of {} bytes in the middle; sftp copies {} of them and its time is SCALED by {scale}",
-        LARGEST / 2,
+        FILE_LEN_MAX / 2,
         part * IN_DIR
     ));
     for (what, peer) in [("sftp -r, scaled", sftp), ("rsync", rsync)] {
-        let row = Row {
+        let row = ReportRow {
             what: format!("tree of {files} files, 50 ms: ours / {what}"),
             unit: "s",
             ours: vec![ours],
@@ -85,7 +85,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
 }
 
 /// Downloads a tree into the directory `name`, checks the number of files, and removes it; seconds.
-fn tree(contest: &Contest, words: &[OsString], name: &str, files: u32) -> io::Result<f64> {
+fn tree(contest: &StreamingContest, words: &[OsString], name: &str, files: u32) -> io::Result<f64> {
     let took = contest.time(Side::Here, words, LIMIT)?;
     let to = contest.local.path().join(name);
     let came = count(&to)?;

@@ -14,12 +14,12 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
 use nine_io::client::Net;
 
-use crate::args::Pace;
-use crate::limit::Limit;
-use crate::place::Place;
-use crate::report::{Race, Report, Turn, interleave};
-use crate::scratch::Scratch;
-use crate::server::{SILENCE, Server};
+use crate::args::BenchPace;
+use crate::limit::LimitServer;
+use crate::place::CpuPlacement;
+use crate::report::{BenchRace, BenchReport, BenchTurn, interleave};
+use crate::scratch::ScratchDir;
+use crate::server::{MeasuredServer, SILENCE};
 use crate::turns::rate;
 
 /// Size of one read, bytes, as the relay's. The server of `/net` reads as much of a socket at once.
@@ -29,19 +29,19 @@ const DEPTHS: [usize; 2] = [1, 4];
 /// The name space.
 pub(super) const SPACE: &str = "mount ram: /\nmount net: /net\n";
 
-pub(super) fn measure(pace: &Pace, report: &mut Report) -> io::Result<()> {
-    let sockets = Scratch::for_sockets()?;
+pub(super) fn measure(pace: &BenchPace, report: &mut BenchReport) -> io::Result<()> {
+    let sockets = ScratchDir::for_sockets()?;
     let script = sockets.path().join("ns");
     std::fs::write(&script, SPACE)?;
-    let ours = Server::role("mux", &[script.as_os_str()], sockets.path().join("net"))?;
-    let relay = Limit::start("gate", sockets.path(), &[])?;
+    let ours = MeasuredServer::role("mux", &[script.as_os_str()], sockets.path().join("net"))?;
+    let relay = LimitServer::start("gate", sockets.path(), &[])?;
     report.notes.push(
         "/net: source and reader on one processor, mux or relay on the other (cross); all on one (same core)"
             .into(),
     );
     let size = pace.of(256 << 20, 128 << 20, 4 << 20);
-    let bare = || -> Option<Turn<'_>> { Some(Box::new(move || through(size, connected))) };
-    let relayed = || -> Option<Turn<'_>> {
+    let bare = || -> Option<BenchTurn<'_>> { Some(Box::new(move || through(size, connected))) };
+    let relayed = || -> Option<BenchTurn<'_>> {
         Some(Box::new(|| {
             through(size, |port| {
                 let mut stream = UnixStream::connect(&relay.socket)?;
@@ -51,14 +51,14 @@ pub(super) fn measure(pace: &Pace, report: &mut Report) -> io::Result<()> {
             })
         }))
     };
-    for place in [Place::Cross, Place::Same] {
+    for place in [CpuPlacement::Cross, CpuPlacement::Same] {
         place.arrange(&[ours.pid(), relay.child.pid()])?;
         let mut races = Vec::new();
         for depth in DEPTHS {
             let (client, root) = ours.client()?;
             let net = client.wait(root.file().walk("net")).map(Net::new).map_err(io::Error::other)?;
-            let file: Turn<'_> = Box::new(move || {
-                let source = Source::new(size)?;
+            let file: BenchTurn<'_> = Box::new(move || {
+                let source = ByteSource::new(size)?;
                 client.wait(async {
                     let call = net.dial(&format!("tcp!127.0.0.1!{}", source.port)).await?;
                     let begun = Instant::now();
@@ -78,7 +78,7 @@ pub(super) fn measure(pace: &Pace, report: &mut Report) -> io::Result<()> {
             });
             let reads =
                 if depth == 1 { "one read at a time".into() } else { format!("{depth} reads under way") };
-            races.push(Race {
+            races.push(BenchRace {
                 what: format!("a connection as a file, {reads}, {}: ours / relay", place.label()),
                 unit: "GB/s",
                 turns: [Some(file), relayed(), bare()],
@@ -86,7 +86,7 @@ pub(super) fn measure(pace: &Pace, report: &mut Report) -> io::Result<()> {
         }
         let rows = interleave(pace.rounds(), pace.patience(), races)?;
         let keys = match place {
-            Place::Cross => ["net_vs_relay", "net_4_reads_vs_relay"],
+            CpuPlacement::Cross => ["net_vs_relay", "net_4_reads_vs_relay"],
             _ => ["net_same_core_vs_relay", "net_4_reads_same_core_vs_relay"],
         };
         for (row, key) in rows.into_iter().zip(keys) {
@@ -98,12 +98,12 @@ pub(super) fn measure(pace: &Pace, report: &mut Report) -> io::Result<()> {
 }
 
 /// Sends `size` bytes to the first client, from a thread beside the reader.
-struct Source {
+struct ByteSource {
     port: u16,
     sender: JoinHandle<io::Result<()>>,
 }
 
-impl Source {
+impl ByteSource {
     fn new(size: usize) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = listener.local_addr()?.port();
@@ -130,7 +130,7 @@ fn connected(port: u16) -> io::Result<TcpStream> {
 
 /// Reads a source through the connection that `open` makes to its port; GB/s.
 fn through<S: Read>(size: usize, open: impl FnOnce(u16) -> io::Result<S>) -> io::Result<f64> {
-    let source = Source::new(size)?;
+    let source = ByteSource::new(size)?;
     let mut stream = open(source.port)?;
     let (begun, mut seen, mut buf) = (Instant::now(), 0, vec![0; READ]);
     loop {

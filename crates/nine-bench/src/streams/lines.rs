@@ -26,22 +26,22 @@ use nine_sim::delay::Side;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use super::WRITE;
-use crate::far::Far;
-use crate::place::Place;
+use crate::far::RemoteLink;
+use crate::place::CpuPlacement;
 use crate::server::SILENCE;
 
 #[derive(Clone, Copy)]
-pub(super) enum Carrier<'f> {
+pub(super) enum LineCarrier<'f> {
     Tcp,
     /// TCP; the near end is a file of `/net`, through a mux.
-    Files(&'f Files),
+    Files(&'f NetFiles),
     /// il; the near end is a file of `/net`, through a mux.
-    IlFiles(&'f Files),
+    IlFiles(&'f NetFiles),
     /// For round trips only.
     Udp,
     /// il over UDP.
     Il,
-    /// nonet, with its packets in UDP if the delay box is the cable: [`Cable`].
+    /// nonet, with its packets in UDP if the delay box is the cable: [`UdpEtherCable`].
     Nonet,
     /// nonet on an Ethernet of the kernel: a card of this name on each side, with the addresses [`MACS`].
     Ether(&'static str),
@@ -52,20 +52,20 @@ pub(super) enum Carrier<'f> {
 }
 
 /// `/net` of a mux.
-pub(super) struct Files {
+pub(super) struct NetFiles {
     pub(super) client: Client,
     pub(super) net: Dialler,
 }
 
 /// The location of the two ends.
 #[derive(Clone, Copy)]
-pub(super) enum Net<'f> {
+pub(super) enum NetLocation<'f> {
     Loopback,
-    Far(&'f Far),
+    Far(&'f RemoteLink),
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Job {
+pub(super) enum LineJob {
     /// A total number of bytes, in writes of a size: GB/s until the last one is read.
     Bytes(usize, usize),
     /// A number of messages of a size, to and fro: microseconds of one round trip.
@@ -83,7 +83,7 @@ const WHOLE: usize = 1400;
 /// The name of the service.
 const SERVICE: &str = "bench";
 
-impl Net<'_> {
+impl NetLocation<'_> {
     fn run<T: Send>(self, side: Side, f: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         match self {
             Self::Loopback => f(),
@@ -100,7 +100,12 @@ impl Net<'_> {
 }
 
 /// Runs one turn.
-pub(super) fn turn(net: Net<'_>, carrier: Carrier<'_>, place: Place, job: Job) -> io::Result<f64> {
+pub(super) fn turn(
+    net: NetLocation<'_>,
+    carrier: LineCarrier<'_>,
+    place: CpuPlacement,
+    job: LineJob,
+) -> io::Result<f64> {
     let (tell, told) = channel();
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -134,52 +139,54 @@ pub(super) fn turn(net: Net<'_>, carrier: Carrier<'_>, place: Place, job: Job) -
 }
 
 async fn answer(
-    net: Net<'_>,
-    carrier: Carrier<'_>,
-    job: Job,
+    net: NetLocation<'_>,
+    carrier: LineCarrier<'_>,
+    job: LineJob,
     env: rt::Real,
     tell: Sender<SocketAddr>,
     over: &AtomicBool,
 ) -> io::Result<()> {
     let at = match carrier {
-        Carrier::TcpAt([_, there]) | Carrier::IlAt([_, there]) => SocketAddr::from((there, 0)),
+        LineCarrier::TcpAt([_, there]) | LineCarrier::IlAt([_, there]) => SocketAddr::from((there, 0)),
         _ => SocketAddr::from((net.address(Side::There), 0)),
     };
     // The near end waits for the address. If it never comes, the closed channel tells it that this end is gone.
     let tell = |at: SocketAddr| tell.send(at).map_err(|_| io::Error::other("the caller has gone"));
     let goes_on = async {
         match carrier {
-            Carrier::Tcp | Carrier::TcpAt(_) | Carrier::Files(_) => {
+            LineCarrier::Tcp | LineCarrier::TcpAt(_) | LineCarrier::Files(_) => {
                 let listener = TcpListener::bind(at)?;
                 set_socket_timeout(&listener, Timeout::Recv, Some(SILENCE))?;
                 tell(listener.local_addr()?)?;
-                serve(&mut Plain::new(listener.accept()?.0)?, job).await
+                serve(&mut TcpEnd::new(listener.accept()?.0)?, job).await
             }
-            Carrier::Udp => {
+            LineCarrier::Udp => {
                 let socket = UdpSocket::bind(at)?;
                 socket.set_read_timeout(Some(SILENCE))?;
                 tell(socket.local_addr()?)?;
                 let (_, from) = socket.peek_from(&mut [0; 1])?;
                 socket.connect(from)?;
-                serve(&mut Datagrams(socket), job).await
+                serve(&mut UdpEnd(socket), job).await
             }
-            Carrier::Il | Carrier::IlAt(_) | Carrier::IlFiles(_) => {
+            LineCarrier::Il | LineCarrier::IlAt(_) | LineCarrier::IlFiles(_) => {
                 let addr = Addr::Il { host: at.ip().to_string(), port: 0 };
                 let listener = datagram::Listener::bind(&addr, &env)?;
                 let Addr::Il { port, .. } = *listener.addr() else { unreachable!("it is of il") };
                 tell((at.ip(), port).into())?;
-                let mut talk = Ours(listener.accept().await?);
+                let mut talk = StreamEnd(listener.accept().await?);
                 let _open = in_task(env, async move { serve(&mut talk, job).await.map(|()| talk) }).await?;
                 // The last data may have to be retransmitted, so stay until the near end is done.
                 until(over, env).await;
                 Ok(())
             }
-            Carrier::Nonet => {
-                let cable = Cable::new(Udp::bind(at)?, Side::There, None);
+            LineCarrier::Nonet => {
+                let cable = UdpEtherCable::new(Udp::bind(at)?, Side::There, None);
                 let at = cable.udp.local();
                 take(cable, job, env, over, || tell(at)).await
             }
-            Carrier::Ether(card) => take(Ether::open(card, ETHER_TYPE)?, job, env, over, || tell(at)).await,
+            LineCarrier::Ether(card) => {
+                take(Ether::open(card, ETHER_TYPE)?, job, env, over, || tell(at)).await
+            }
         }
     };
     match select(pin!(goes_on), pin!(until(over, env))).await {
@@ -196,43 +203,45 @@ async fn until(over: &AtomicBool, env: rt::Real) {
 }
 
 async fn call(
-    net: Net<'_>,
-    carrier: Carrier<'_>,
-    job: Job,
+    net: NetLocation<'_>,
+    carrier: LineCarrier<'_>,
+    job: LineJob,
     env: rt::Real,
     told: Receiver<SocketAddr>,
 ) -> io::Result<f64> {
     let to = told.recv().map_err(|_| io::Error::other("the far end did not begin"))?;
     let at = SocketAddr::from((net.address(Side::Here), 0));
     match carrier {
-        Carrier::Tcp | Carrier::TcpAt(_) => perform(&mut Plain::new(TcpStream::connect(to)?)?, job).await,
-        Carrier::Files(Files { client, net }) => {
+        LineCarrier::Tcp | LineCarrier::TcpAt(_) => {
+            perform(&mut TcpEnd::new(TcpStream::connect(to)?)?, job).await
+        }
+        LineCarrier::Files(NetFiles { client, net }) => {
             let call = client.wait(net.dial(&format!("tcp!{}!{}", to.ip(), to.port())))?;
-            perform(&mut OfFiles(client, call, WRITE), job).await
+            perform(&mut FileEnd(client, call, WRITE), job).await
         }
-        Carrier::IlFiles(Files { client, net }) => {
+        LineCarrier::IlFiles(NetFiles { client, net }) => {
             let call = client.wait(net.dial(&format!("il!{}!{}", to.ip(), to.port())))?;
-            perform(&mut OfFiles(client, call, WHOLE), job).await
+            perform(&mut FileEnd(client, call, WHOLE), job).await
         }
-        Carrier::Udp => {
+        LineCarrier::Udp => {
             let socket = UdpSocket::bind(at)?;
             socket.connect(to)?;
             socket.set_read_timeout(Some(SILENCE))?;
-            perform(&mut Datagrams(socket), job).await
+            perform(&mut UdpEnd(socket), job).await
         }
-        Carrier::Il | Carrier::IlAt(_) => {
+        LineCarrier::Il | LineCarrier::IlAt(_) => {
             let addr = Addr::Il { host: to.ip().to_string(), port: to.port() };
-            let mut talk = Ours(datagram::dial(&addr, SILENCE, &env).await?);
+            let mut talk = StreamEnd(datagram::dial(&addr, SILENCE, &env).await?);
             in_task(env, async move { perform(&mut talk, job).await }).await
         }
-        Carrier::Nonet => dial(Cable::new(Udp::bind(at)?, Side::Here, Some(to)), job, env).await,
-        Carrier::Ether(card) => dial(Ether::open(card, ETHER_TYPE)?, job, env).await,
+        LineCarrier::Nonet => dial(UdpEtherCable::new(Udp::bind(at)?, Side::Here, Some(to)), job, env).await,
+        LineCarrier::Ether(card) => dial(Ether::open(card, ETHER_TYPE)?, job, env).await,
     }
 }
 
 async fn take(
     link: impl nonet::Link,
-    job: Job,
+    job: LineJob,
     env: rt::Real,
     over: &AtomicBool,
     tell: impl FnOnce() -> io::Result<()>,
@@ -240,16 +249,16 @@ async fn take(
     let port = port(link, env)?;
     let mut announced = port.announce(SERVICE).map_err(io::Error::other)?;
     tell()?;
-    let mut call = Ours(announced.accept().await.map_err(io::Error::other)?);
+    let mut call = StreamEnd(announced.accept().await.map_err(io::Error::other)?);
     let _open = in_task(env, async move { serve(&mut call, job).await.map(|()| call) }).await?;
     until(over, env).await;
     Ok(())
 }
 
-async fn dial(link: impl nonet::Link, job: Job, env: rt::Real) -> io::Result<f64> {
+async fn dial(link: impl nonet::Link, job: LineJob, env: rt::Real) -> io::Result<f64> {
     let port = port(link, env)?;
     let there = MACS[Side::There as usize];
-    let mut call = Ours(port.dial(there, SERVICE, SERVICE).await.map_err(io::Error::other)?);
+    let mut call = StreamEnd(port.dial(there, SERVICE, SERVICE).await.map_err(io::Error::other)?);
     in_task(env, async move { perform(&mut call, job).await }).await
 }
 
@@ -279,9 +288,9 @@ async fn in_task<T: 'static>(
 }
 
 /// The part of the near end.
-async fn perform(wire: &mut impl Wire, job: Job) -> io::Result<f64> {
+async fn perform(wire: &mut impl LineEnd, job: LineJob) -> io::Result<f64> {
     match job {
-        Job::Bytes(bytes, write) => {
+        LineJob::Bytes(bytes, write) => {
             let (begun, mut left, mut buf) = (Instant::now(), bytes, vec![0; write]);
             while left > 0 {
                 buf.fill(left as u8);
@@ -292,7 +301,7 @@ async fn perform(wire: &mut impl Wire, job: Job) -> io::Result<f64> {
             wire.read_all(&mut [0]).await?;
             Ok(bytes as f64 / begun.elapsed().as_secs_f64() / 1e9)
         }
-        Job::Trips(trips, size) => {
+        LineJob::Trips(trips, size) => {
             let (begun, mut message) = (Instant::now(), vec![7; size]);
             for _ in 0..trips {
                 wire.write(&message).await?;
@@ -304,9 +313,9 @@ async fn perform(wire: &mut impl Wire, job: Job) -> io::Result<f64> {
 }
 
 /// The part of the far end.
-async fn serve(wire: &mut impl Wire, job: Job) -> io::Result<()> {
+async fn serve(wire: &mut impl LineEnd, job: LineJob) -> io::Result<()> {
     match job {
-        Job::Bytes(bytes, write) => {
+        LineJob::Bytes(bytes, write) => {
             let (mut left, mut buf) = (bytes, vec![0; write]);
             while left > 0 {
                 match wire.read(&mut buf).await? {
@@ -316,7 +325,7 @@ async fn serve(wire: &mut impl Wire, job: Job) -> io::Result<()> {
             }
             wire.write(&[1]).await
         }
-        Job::Trips(trips, size) => {
+        LineJob::Trips(trips, size) => {
             let mut message = vec![0; size];
             for _ in 0..trips {
                 wire.read_all(&mut message).await?;
@@ -328,7 +337,7 @@ async fn serve(wire: &mut impl Wire, job: Job) -> io::Result<()> {
 }
 
 /// One end of a connection. Those of the kernel block and never await.
-trait Wire {
+trait LineEnd {
     /// Reads some bytes; 0 at the end.
     async fn read(&mut self, buf: &mut [u8]) -> io::Result<usize>;
 
@@ -347,9 +356,9 @@ trait Wire {
     }
 }
 
-struct Plain(TcpStream);
+struct TcpEnd(TcpStream);
 
-impl Plain {
+impl TcpEnd {
     fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(SILENCE))?;
@@ -357,7 +366,7 @@ impl Plain {
     }
 }
 
-impl Wire for Plain {
+impl LineEnd for TcpEnd {
     async fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.0.read(buf)
     }
@@ -367,9 +376,9 @@ impl Wire for Plain {
     }
 }
 
-struct Datagrams(UdpSocket);
+struct UdpEnd(UdpSocket);
 
-impl Wire for Datagrams {
+impl LineEnd for UdpEnd {
     async fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.0.recv(buf)
     }
@@ -379,9 +388,9 @@ impl Wire for Datagrams {
     }
 }
 
-struct Ours<T>(T);
+struct StreamEnd<T>(T);
 
-impl<T: Transport> Wire for Ours<T> {
+impl<T: Transport> LineEnd for StreamEnd<T> {
     async fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         poll_fn(|cx| self.0.poll_read(cx, buf)).await
     }
@@ -396,9 +405,9 @@ impl<T: Transport> Wire for Ours<T> {
 }
 
 /// An end in `/net`, with a limit on the size of a write.
-struct OfFiles<'f>(&'f Client, Dialled, usize);
+struct FileEnd<'f>(&'f Client, Dialled, usize);
 
-impl Wire for OfFiles<'_> {
+impl LineEnd for FileEnd<'_> {
     async fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let came = self.0.wait(self.1.data.read(0, buf.len() as u32))?;
         buf[..came.len()].copy_from_slice(&came);
@@ -418,7 +427,7 @@ impl Wire for OfFiles<'_> {
 
 /// An Ethernet of two cards with UDP as the cable: a frame, `dst[6] src[6] type[2] packet`, in a datagram. With IP and
 /// UDP this adds 42 bytes to the packet; a real Ethernet adds 38.
-struct Cable {
+struct UdpEtherCable {
     udp: Udp,
     mine: Mac,
     /// The other end of the cable: configured, or learned from its first frame.
@@ -427,17 +436,17 @@ struct Cable {
 }
 
 /// Size of a frame's header, bytes.
-const HEAD: usize = 14;
+const ETHER_HEAD_LEN: usize = 14;
 /// Size of a packet, bytes: with the headers of frame, UDP and IP it fills the box's 1500.
-const MTU: usize = 1500 - 28 - HEAD;
+const MTU: usize = 1500 - 28 - ETHER_HEAD_LEN;
 
-impl Cable {
+impl UdpEtherCable {
     fn new(udp: Udp, side: Side, to: Option<SocketAddr>) -> Self {
-        Self { udp, mine: MACS[side as usize], to, frame: vec![0; HEAD + MTU] }
+        Self { udp, mine: MACS[side as usize], to, frame: vec![0; ETHER_HEAD_LEN + MTU] }
     }
 }
 
-impl nonet::Link for Cable {
+impl nonet::Link for UdpEtherCable {
     fn poll_recv(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<(usize, Mac)>> {
         loop {
             let mut rooms = [Room::new(&mut self.frame)];
@@ -459,7 +468,7 @@ impl nonet::Link for Cable {
 
     fn poll_send(&mut self, cx: &mut Context<'_>, to: Mac, packet: &[u8]) -> Poll<io::Result<()>> {
         let Some(at) = self.to else { return Poll::Ready(Ok(())) };
-        let mut head = [0; HEAD];
+        let mut head = [0; ETHER_HEAD_LEN];
         head[..6].copy_from_slice(&to.0);
         head[6..12].copy_from_slice(&self.mine.0);
         head[12..].copy_from_slice(&ETHER_TYPE.to_be_bytes());

@@ -12,17 +12,17 @@ use std::time::{Duration, Instant};
 use nine_io::client::Net as Dialler;
 use nine_sim::delay::{Shape, Side, Way};
 
-use super::lines::{Carrier, Files, Job, MACS, Net, turn};
-use super::plumbing::Plumbing;
-use super::{WRITE, Work, alone, gateway, gigabytes_a_second, micros_a_round_trip, volume};
-use crate::args::Pace;
-use crate::child::Child;
-use crate::far::Far;
+use super::lines::{LineCarrier, LineJob, MACS, NetFiles, NetLocation, turn};
+use super::plumbing::ThreadPlumbing;
+use super::{ThreadWork, WRITE, alone, gateway, gigabytes_a_second, micros_a_round_trip, volume};
+use crate::args::BenchPace;
+use crate::child::ChildProcess;
+use crate::far::RemoteLink;
 use crate::peers;
-use crate::place::Place;
-use crate::report::{Race, Report, Row, Turn, interleave};
-use crate::scratch::Scratch;
-use crate::server::{SILENCE, Server};
+use crate::place::CpuPlacement;
+use crate::report::{BenchRace, BenchReport, BenchTurn, ReportRow, interleave};
+use crate::scratch::ScratchDir;
+use crate::server::{MeasuredServer, SILENCE};
 use crate::stats::median;
 
 /// The Ethernet card on each side, and their addresses.
@@ -41,29 +41,30 @@ const LOSS: f64 = 0.01;
 const PAYLOAD: f64 = 1472.0 / 1500.0;
 
 /// A table of the paper: systems, KB/s, microseconds.
-type Table = [(&'static str, u32, u32)];
-const TABLE_2: &Table = &[
+type PaperTable = [(&'static str, u32, u32)];
+const TABLE_2: &PaperTable = &[
     ("Plan 9, SGI, 2 processors", 235, 1400),
     ("Plan 9, SGI, 4 processors", 235, 1400),
     ("SVR3, M2000", 235, 1200),
     ("Plan 9, Gnot (68020)", 100, 5800),
     ("10th Edition, MicroVAX 3", 85, 3200),
 ];
-const TABLE_3: &Table = &[("Plan 9, SGI, 2 processors", 950, 1400), ("Plan 9, SGI, 4 processors", 950, 1400)];
+const TABLE_3: &PaperTable =
+    &[("Plan 9, SGI, 2 processors", 950, 1400), ("Plan 9, SGI, 4 processors", 950, 1400)];
 
 /// A link in the box, the same in each direction.
 #[derive(Clone, Copy)]
-struct Line {
+struct BoxLink {
     what: &'static str,
     way: Way,
 }
 
-fn line(what: &'static str, rate: u64, loss: f64, delay: Duration) -> Line {
-    Line { what, way: Way { rate: Some(rate), loss, delay, ..Way::default() } }
+fn line(what: &'static str, rate: u64, loss: f64, delay: Duration) -> BoxLink {
+    BoxLink { what, way: Way { rate: Some(rate), loss, delay, ..Way::default() } }
 }
 
 /// Measures il on the loopback and over a link of 100 Mbit/s.
-pub(super) fn il(pace: &Pace, report: &mut Report) -> io::Result<()> {
+pub(super) fn il(pace: &BenchPace, report: &mut BenchReport) -> io::Result<()> {
     loopback(*pace, report)?;
     let keys = ["il_vs_tcp", "il_loss_vs_tcp", "il_rtt_vs_udp"];
     let Some(far) = boxed(report, &keys)? else { return Ok(()) };
@@ -72,19 +73,25 @@ pub(super) fn il(pace: &Pace, report: &mut Report) -> io::Result<()> {
         line("100 Mbit/s", LINK, 0.0, Duration::ZERO),
         line("100 Mbit/s, 10 ms each way, 1 % lost", LINK, LOSS, DELAY),
     ];
-    let mut races: Vec<Race> = lines
+    let mut races: Vec<BenchRace> = lines
         .iter()
-        .map(|&line| Race {
+        .map(|&line| BenchRace {
             what: format!("{}: il / TCP", line.what),
             unit: "MB/s",
-            turns: beside(&far, line, [Carrier::Il, Carrier::Tcp], Job::Bytes(size, WRITE), "MB/s"),
+            turns: beside(
+                &far,
+                line,
+                [LineCarrier::Il, LineCarrier::Tcp],
+                LineJob::Bytes(size, WRITE),
+                "MB/s",
+            ),
         })
         .collect();
-    let trips = Job::Trips(pace.of(5_000, 1_000, 20), MESSAGE);
-    races.push(Race {
+    let trips = LineJob::Trips(pace.of(5_000, 1_000, 20), MESSAGE);
+    races.push(BenchRace {
         what: format!("32 bytes to and fro, {}: il / UDP", lines[0].what),
         unit: "us",
-        turns: beside(&far, lines[0], [Carrier::Il, Carrier::Udp], trips, "us"),
+        turns: beside(&far, lines[0], [LineCarrier::Il, LineCarrier::Udp], trips, "us"),
     });
     let rows = interleave(rounds(*pace), pace.patience(), races)?;
     for (row, key) in rows.into_iter().zip(keys) {
@@ -94,32 +101,36 @@ pub(super) fn il(pace: &Pace, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-fn loopback(pace: Pace, report: &mut Report) -> io::Result<()> {
+fn loopback(pace: BenchPace, report: &mut BenchReport) -> io::Result<()> {
     let bytes = volume(pace);
-    let once = |carrier, place, job, unit: f64| -> Option<Turn<'static>> {
-        Some(Box::new(move || Ok(turn(Net::Loopback, carrier, place, job)? * unit)))
+    let once = |carrier, place, job, unit: f64| -> Option<BenchTurn<'static>> {
+        Some(Box::new(move || Ok(turn(NetLocation::Loopback, carrier, place, job)? * unit)))
     };
-    let throughput = |place: Place| Race {
+    let throughput = |place: CpuPlacement| BenchRace {
         what: format!("loopback, {}: il / TCP", place.label()),
         unit: "GB/s",
         turns: [
-            once(Carrier::Il, place, Job::Bytes(bytes, WRITE), 1.0),
-            once(Carrier::Tcp, place, Job::Bytes(bytes, WRITE), 1.0),
-            Some(Box::new(move || Ok(alone(Work::Copy, bytes)))),
+            once(LineCarrier::Il, place, LineJob::Bytes(bytes, WRITE), 1.0),
+            once(LineCarrier::Tcp, place, LineJob::Bytes(bytes, WRITE), 1.0),
+            Some(Box::new(move || Ok(alone(ThreadWork::Copy, bytes)))),
         ],
     };
     let trips = pace.of(20_000, 5_000, 100);
-    let trip = |place: Place| Race {
+    let trip = |place: CpuPlacement| BenchRace {
         what: format!("32 bytes to and fro, loopback, {}: il / UDP", place.label()),
         unit: "us",
         turns: [
-            once(Carrier::Il, place, Job::Trips(trips, MESSAGE), 1.0),
-            once(Carrier::Udp, place, Job::Trips(trips, MESSAGE), 1.0),
-            Some(Box::new(move || micros_a_round_trip(Plumbing::Park, place, trips))),
+            once(LineCarrier::Il, place, LineJob::Trips(trips, MESSAGE), 1.0),
+            once(LineCarrier::Udp, place, LineJob::Trips(trips, MESSAGE), 1.0),
+            Some(Box::new(move || micros_a_round_trip(ThreadPlumbing::Park, place, trips))),
         ],
     };
-    let races =
-        vec![throughput(Place::Cross), trip(Place::Same), throughput(Place::Same), trip(Place::Cross)];
+    let races = vec![
+        throughput(CpuPlacement::Cross),
+        trip(CpuPlacement::Same),
+        throughput(CpuPlacement::Same),
+        trip(CpuPlacement::Cross),
+    ];
     let rows = interleave(pace.rounds(), pace.patience(), races)?;
     let keys = [
         "il_loopback_vs_tcp",
@@ -135,15 +146,15 @@ fn loopback(pace: Pace, report: &mut Report) -> io::Result<()> {
 }
 
 /// Measures the rows of Tables 2 and 3.
-pub(super) fn tables(pace: &Pace, report: &mut Report) -> io::Result<()> {
+pub(super) fn tables(pace: &BenchPace, report: &mut BenchReport) -> io::Result<()> {
     let Some(far) = boxed(report, &[])? else {
         seed(report, "Table 2 of the seed, URP over Datakit", TABLE_2);
         seed(report, "Table 3 of the seed, nonet over Ethernet", TABLE_3);
         return Ok(());
     };
-    let run = Scratch::for_sockets()?;
+    let run = ScratchDir::for_sockets()?;
     let (_mux, files) = files(&far, &run)?;
-    let (tcp, mux, il_mux) = (Carrier::Tcp, Carrier::Files(&files), Carrier::IlFiles(&files));
+    let (tcp, mux, il_mux) = (LineCarrier::Tcp, LineCarrier::Files(&files), LineCarrier::IlFiles(&files));
 
     let datakit = line("2.6 Mbit/s", DATAKIT, 0.0, Duration::ZERO);
     let size = pace.of(600_000, 200_000, 6_000);
@@ -152,7 +163,7 @@ pub(super) fn tables(pace: &Pace, report: &mut Report) -> io::Result<()> {
         &far,
         datakit,
         size,
-        &[("il", Carrier::Il), ("il through /net", il_mux), ("TCP through /net", mux)],
+        &[("il", LineCarrier::Il), ("il through /net", il_mux), ("TCP through /net", mux)],
         tcp,
     )?;
     seed(report, "Table 2 of the seed, URP over Datakit", TABLE_2);
@@ -160,8 +171,8 @@ pub(super) fn tables(pace: &Pace, report: &mut Report) -> io::Result<()> {
 
     let size = pace.of(3_000_000, 700_000, 20_000);
     let all = [
-        ("nonet", Carrier::Nonet),
-        ("il", Carrier::Il),
+        ("nonet", LineCarrier::Nonet),
+        ("il", LineCarrier::Il),
         ("il through /net", il_mux),
         ("TCP through /net", mux),
     ];
@@ -177,32 +188,32 @@ pub(super) fn tables(pace: &Pace, report: &mut Report) -> io::Result<()> {
 
 /// Measures throughput and round trips of one byte, of all these over a link, each beside the same peer.
 fn contest<'f>(
-    pace: Pace,
-    far: &'f Far,
-    line: Line,
+    pace: BenchPace,
+    far: &'f RemoteLink,
+    line: BoxLink,
     size: usize,
-    ours: &[(&'static str, Carrier<'f>)],
-    peer: Carrier<'f>,
-) -> io::Result<Found> {
-    let trips = Job::Trips(pace.of(500, 100, 5), 1);
+    ours: &[(&'static str, LineCarrier<'f>)],
+    peer: LineCarrier<'f>,
+) -> io::Result<LinkResults> {
+    let trips = LineJob::Trips(pace.of(500, 100, 5), 1);
     let races = ours.iter().flat_map(|&(name, ours)| {
         let what = format!("{}: {name} / TCP", line.what);
         [
-            Race {
+            BenchRace {
                 what: format!("one byte to and fro, {what}"),
                 unit: "us",
                 turns: beside(far, line, [ours, peer], trips, "us"),
             },
-            Race {
+            BenchRace {
                 what,
                 unit: "KB/s",
-                turns: beside(far, line, [ours, peer], Job::Bytes(size, WRITE), "KB/s"),
+                turns: beside(far, line, [ours, peer], LineJob::Bytes(size, WRITE), "KB/s"),
             },
         ]
     });
     let mut rows = interleave(rounds(pace), pace.patience(), races.collect())?.into_iter();
     // The rows of round trips come first.
-    let pair = |&(name, _): &(&'static str, Carrier<'_>)| {
+    let pair = |&(name, _): &(&'static str, LineCarrier<'_>)| {
         let trip = rows.next()?;
         Some((name, rows.next()?, trip))
     };
@@ -210,38 +221,38 @@ fn contest<'f>(
 }
 
 /// Names with rows of throughput and of round trips.
-type Found = Vec<(&'static str, Row, Row)>;
+type LinkResults = Vec<(&'static str, ReportRow, ReportRow)>;
 
 /// Returns a race of both contestants over a link, with the link's rate as the limit.
 fn beside<'f>(
-    far: &'f Far,
-    line: Line,
-    contestants: [Carrier<'f>; 2],
-    job: Job,
+    far: &'f RemoteLink,
+    line: BoxLink,
+    contestants: [LineCarrier<'f>; 2],
+    job: LineJob,
     unit: &'static str,
-) -> [Option<Turn<'f>>; 3] {
+) -> [Option<BenchTurn<'f>>; 3] {
     let bytes = match unit {
         "MB/s" => 1e6,
         _ => 1e3,
     };
-    let [ours, peer] = contestants.map(|carrier| -> Option<Turn<'f>> {
+    let [ours, peer] = contestants.map(|carrier| -> Option<BenchTurn<'f>> {
         let mut seed = 0;
         Some(Box::new(move || {
             // Both contestants get the same sequence of random losses.
             seed += 1;
             far.shape(Shape { there: line.way, back: line.way, seed });
-            let figure = turn(Net::Far(far), carrier, Place::Cross, job)?;
+            let figure = turn(NetLocation::Far(far), carrier, CpuPlacement::Cross, job)?;
             Ok(if unit == "us" { figure } else { figure * 1e9 / bytes })
         }))
     });
     let let_through =
         line.way.rate.unwrap_or_default() as f64 / 8.0 * PAYLOAD * (1.0 - line.way.loss) / bytes;
-    let limit = || -> Turn<'f> { Box::new(move || Ok(let_through)) };
+    let limit = || -> BenchTurn<'f> { Box::new(move || Ok(let_through)) };
     [ours, peer, (unit != "us").then(limit)]
 }
 
 /// Creates a kernel Ethernet between both sides, which exists as long as the returned child.
-fn ethernet(far: &Far, run: &Scratch) -> io::Result<Child> {
+fn ethernet(far: &RemoteLink, run: &ScratchDir) -> io::Result<ChildProcess> {
     let log = run.path().join("ip.log");
     // A process that stays there, so that its network name space can be addressed.
     let there = far.start(Side::There, &["sleep".into(), "3600".into()], &log)?;
@@ -269,10 +280,16 @@ fn ethernet(far: &Far, run: &Scratch) -> io::Result<Child> {
 }
 
 /// Measures nonet beside TCP, on an Ethernet.
-fn on_ethernet(pace: Pace, far: &Far, run: &Scratch, report: &mut Report) -> io::Result<()> {
+fn on_ethernet(
+    pace: BenchPace,
+    far: &RemoteLink,
+    run: &ScratchDir,
+    report: &mut BenchReport,
+) -> io::Result<()> {
     let made = ethernet(far, run).and_then(|there| {
         // Not every user may open a packet socket.
-        turn(Net::Far(far), Carrier::Ether(CARD), Place::Cross, Job::Trips(1, 1)).map(|_| there)
+        turn(NetLocation::Far(far), LineCarrier::Ether(CARD), CpuPlacement::Cross, LineJob::Trips(1, 1))
+            .map(|_| there)
     });
     let _there = match made {
         Ok(there) => there,
@@ -284,8 +301,8 @@ fn on_ethernet(pace: Pace, far: &Far, run: &Scratch, report: &mut Report) -> io:
         }
     };
     let (bytes, trips) = on_wire(pace, WRITE);
-    let carriers = [Carrier::Ether(CARD), Carrier::TcpAt(ETHERNET_AT)];
-    let net = Net::Far(far);
+    let carriers = [LineCarrier::Ether(CARD), LineCarrier::TcpAt(ETHERNET_AT)];
+    let net = NetLocation::Far(far);
     let races = vec![
         race("64 KiB written, veth, cross: nonet / TCP", net, carriers, bytes),
         race("one byte to and fro, veth, cross: nonet / TCP", net, carriers, trips),
@@ -297,59 +314,62 @@ fn on_ethernet(pace: Pace, far: &Far, run: &Scratch, report: &mut Report) -> io:
 }
 
 /// Returns the jobs for a connection without a rate limit.
-fn on_wire(pace: Pace, write: usize) -> (Job, Job) {
-    (Job::Bytes(pace.of(100_000_000, 20_000_000, 100_000), write), Job::Trips(pace.of(5_000, 1_000, 5), 1))
+fn on_wire(pace: BenchPace, write: usize) -> (LineJob, LineJob) {
+    (
+        LineJob::Bytes(pace.of(100_000_000, 20_000_000, 100_000), write),
+        LineJob::Trips(pace.of(5_000, 1_000, 5), 1),
+    )
 }
 
-fn race<'f>(what: &str, net: Net<'f>, carriers: [Carrier<'f>; 2], job: Job) -> Race<'f> {
-    let (unit, times) = if matches!(job, Job::Bytes(..)) { ("MB/s", 1e3) } else { ("us", 1.0) };
-    let [ours, peer] = carriers.map(|carrier| -> Option<Turn<'f>> {
-        Some(Box::new(move || Ok(turn(net, carrier, Place::Cross, job)? * times)))
+fn race<'f>(what: &str, net: NetLocation<'f>, carriers: [LineCarrier<'f>; 2], job: LineJob) -> BenchRace<'f> {
+    let (unit, times) = if matches!(job, LineJob::Bytes(..)) { ("MB/s", 1e3) } else { ("us", 1.0) };
+    let [ours, peer] = carriers.map(|carrier| -> Option<BenchTurn<'f>> {
+        Some(Box::new(move || Ok(turn(net, carrier, CpuPlacement::Cross, job)? * times)))
     });
-    Race { what: what.into(), unit, turns: [ours, peer, None] }
+    BenchRace { what: what.into(), unit, turns: [ours, peer, None] }
 }
 
 /// Measures Table 1 of *A Diskless Fileserver*: between two processes, writes of 16 KiB in one direction, and one byte
 /// to and fro. Of its rows, AoE has an experiment of its own (`aoe`); Datakit and Cyclone no longer exist.
-pub(super) fn table_1(pace: &Pace, report: &mut Report) -> io::Result<()> {
+pub(super) fn table_1(pace: &BenchPace, report: &mut BenchReport) -> io::Result<()> {
     const WRITE: usize = 16 << 10;
-    let (pace, place) = (*pace, Place::Cross);
+    let (pace, place) = (*pace, CpuPlacement::Cross);
     let size = volume(pace) / 4;
-    let pipe = |plumbing| -> Option<Turn<'static>> {
-        Some(Box::new(move || Ok(gigabytes_a_second(plumbing, Work::Copy, place, size, WRITE)? * 1e3)))
+    let pipe = |plumbing| -> Option<BenchTurn<'static>> {
+        Some(Box::new(move || Ok(gigabytes_a_second(plumbing, ThreadWork::Copy, place, size, WRITE)? * 1e3)))
     };
-    let trip = |plumbing| -> Option<Turn<'static>> {
+    let trip = |plumbing| -> Option<BenchTurn<'static>> {
         Some(Box::new(move || micros_a_round_trip(plumbing, place, pace.of(20_000, 5_000, 100))))
     };
-    let (far, run) = (boxed(report, &[])?, Scratch::for_sockets()?);
+    let (far, run) = (boxed(report, &[])?, ScratchDir::for_sockets()?);
     let there = far.as_ref().map(|far| ethernet(far, &run)).transpose();
     let (bytes, trips) = on_wire(pace, WRITE);
-    let loopback = [Carrier::Il, Carrier::Tcp];
+    let loopback = [LineCarrier::Il, LineCarrier::Tcp];
     let mut races = vec![
-        Race {
+        BenchRace {
             what: "Table 1, 16 KiB written: our pipe / pipe(2)".into(),
             unit: "MB/s",
-            turns: [pipe(Plumbing::Ours(0)), pipe(Plumbing::Pipe), None],
+            turns: [pipe(ThreadPlumbing::Ours(0)), pipe(ThreadPlumbing::Pipe), None],
         },
-        Race {
+        BenchRace {
             what: "Table 1, one byte to and fro: our pipe / pipe(2)".into(),
             unit: "us",
-            turns: [trip(Plumbing::Ours(0)), trip(Plumbing::Pipe), trip(Plumbing::Park)],
+            turns: [trip(ThreadPlumbing::Ours(0)), trip(ThreadPlumbing::Pipe), trip(ThreadPlumbing::Park)],
         },
-        race("Table 1, 16 KiB written: il / TCP, loopback", Net::Loopback, loopback, bytes),
-        race("Table 1, one byte to and fro: il / TCP, loopback", Net::Loopback, loopback, trips),
+        race("Table 1, 16 KiB written: il / TCP, loopback", NetLocation::Loopback, loopback, bytes),
+        race("Table 1, one byte to and fro: il / TCP, loopback", NetLocation::Loopback, loopback, trips),
     ];
     match (&far, &there) {
         (Some(far), Ok(_)) => {
-            let wire = [Carrier::IlAt(ETHERNET_AT), Carrier::TcpAt(ETHERNET_AT)];
+            let wire = [LineCarrier::IlAt(ETHERNET_AT), LineCarrier::TcpAt(ETHERNET_AT)];
             races.push(race(
                 "Table 1, 16 KiB written: il / TCP, Ethernet (veth)",
-                Net::Far(far),
+                NetLocation::Far(far),
                 wire,
                 bytes,
             ));
             let what = "Table 1, one byte to and fro: il / TCP, Ethernet (veth)";
-            races.push(race(what, Net::Far(far), wire, trips));
+            races.push(race(what, NetLocation::Far(far), wire, trips));
         }
         (_, Err(why)) => {
             report.notes.push(format!("MISSING, and not measured: an Ethernet of the kernel's: {why}"))
@@ -369,7 +389,7 @@ fn colons(mac: &str) -> String {
 }
 
 /// Starts a mux with `/net` on the near side.
-fn files(far: &Far, run: &Scratch) -> io::Result<(Server, Files)> {
+fn files(far: &RemoteLink, run: &ScratchDir) -> io::Result<(MeasuredServer, NetFiles)> {
     let [script, socket, log] = ["ns", "net", "mux.log"].map(|name| run.path().join(name));
     std::fs::write(&script, gateway::SPACE)?;
     let mut child = far.role(Side::Here, &["mux".into(), script.into(), socket.clone().into()], &log)?;
@@ -380,17 +400,17 @@ fn files(far: &Far, run: &Scratch) -> io::Result<(Server, Files)> {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    let server = Server::peer(child, socket, String::new(), 1 << 20);
+    let server = MeasuredServer::peer(child, socket, String::new(), 1 << 20);
     let (client, root) = server.client()?;
     let net = Dialler::new(client.wait(root.file().walk("net"))?);
-    Ok((server, Files { client, net }))
+    Ok((server, NetFiles { client, net }))
 }
 
 /// Creates a delay box. Without one, notes that and sets these keys to `na`.
-fn boxed(report: &mut Report, keys: &[&str]) -> io::Result<Option<Far>> {
+fn boxed(report: &mut BenchReport, keys: &[&str]) -> io::Result<Option<RemoteLink>> {
     // The box's thread may use any processor.
-    Place::Free.arrange(&[])?;
-    let far = Far::new()?;
+    CpuPlacement::Free.arrange(&[])?;
+    let far = RemoteLink::new()?;
     if far.is_box() {
         let control =
             std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
@@ -412,11 +432,11 @@ fn boxed(report: &mut Report, keys: &[&str]) -> io::Result<Option<Far>> {
 }
 
 /// Returns the number of rounds on links, where a turn is long.
-fn rounds(pace: Pace) -> usize {
+fn rounds(pace: BenchPace) -> usize {
     pace.of(9, 3, 1)
 }
 
-fn seed(report: &mut Report, what: &str, table: &Table) {
+fn seed(report: &mut BenchReport, what: &str, table: &PaperTable) {
     report.notes.push(format!("{:<46}{:>7} {:>7}", format!("{what}:"), "KB/s", "us"));
     for (system, rate, trip) in table {
         report.notes.push(format!("  {system:<42} {rate:>9} {trip:>7}"));
@@ -424,7 +444,7 @@ fn seed(report: &mut Report, what: &str, table: &Table) {
 }
 
 /// Notes the measured table, with the peer of the first row.
-fn told(report: &mut Report, what: &str, found: Found) {
+fn told(report: &mut BenchReport, what: &str, found: LinkResults) {
     report.notes.push(format!("  {what}:"));
     let figure = |figures: &[f64]| median(figures).unwrap_or_default();
     let mut tell = |name: &str, rate: f64, trip: f64| {

@@ -13,15 +13,15 @@ mod stands;
 use std::io;
 use std::time::Instant;
 
-use self::plumbing::{Ends, Plumbing};
-use crate::args::Pace;
-use crate::parts::{Part, chosen};
-use crate::place::Place;
-use crate::report::{Race, Report, Row, Turn, interleave};
+use self::plumbing::{ConnectionEnds, ThreadPlumbing};
+use crate::args::BenchPace;
+use crate::parts::{ExperimentPart, chosen};
+use crate::place::CpuPlacement;
+use crate::report::{BenchRace, BenchReport, BenchTurn, ReportRow, interleave};
 use crate::stats::median;
-use crate::{Experiment, place};
+use crate::{BenchExperiment, place};
 
-pub const EXPERIMENT: Experiment = Experiment {
+pub const EXPERIMENT: BenchExperiment = BenchExperiment {
     name: "streams",
     what: "pipes of ours with 0 to 8 modules against pipe(2), socketpair(2) and TCP: throughput and round trip; 9P \
            connections that are conversations against bare ones; /net, il and nonet against sockets",
@@ -45,9 +45,9 @@ const WRITE: usize = 64 << 10;
 /// Numbers of pushed modules.
 const PUSHED: [usize; 4] = [0, 1, 4, 8];
 
-fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
+fn run(pace: BenchPace, only: Option<&str>) -> io::Result<BenchReport> {
     let parts = chosen(&PARTS, only)?;
-    let mut report = Report::default();
+    let mut report = BenchReport::default();
     let cores = place::count();
     report
         .notes
@@ -67,7 +67,7 @@ fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
     Ok(report)
 }
 
-const PARTS: [Part<Pace>; 8] = [
+const PARTS: [ExperimentPart<BenchPace>; 8] = [
     ("copy", copy),
     ("move", hand_over),
     ("rtt", round_trip),
@@ -106,7 +106,7 @@ const KEYS: [&str; 23] = [
 
 /// The work of the two threads.
 #[derive(Clone, Copy, PartialEq)]
-enum Work {
+enum ThreadWork {
     /// Fill a buffer and copy it in; copy it out.
     Copy,
     /// Fill a buffer and hand it over; read every byte of it.
@@ -114,41 +114,59 @@ enum Work {
 }
 
 /// Returns the bytes of one turn.
-fn volume(pace: Pace) -> usize {
+fn volume(pace: BenchPace) -> usize {
     pace.of(1 << 30, 256 << 20, 4 << 20)
 }
 
-fn copy(pace: &Pace, report: &mut Report) -> io::Result<()> {
-    throughput(*pace, report, Work::Copy, ["pipe_copy_vs_linux_pipe", "pipe_copy_same_core_vs_linux_pipe"])
+fn copy(pace: &BenchPace, report: &mut BenchReport) -> io::Result<()> {
+    throughput(
+        *pace,
+        report,
+        ThreadWork::Copy,
+        ["pipe_copy_vs_linux_pipe", "pipe_copy_same_core_vs_linux_pipe"],
+    )
 }
 
-fn hand_over(pace: &Pace, report: &mut Report) -> io::Result<()> {
-    throughput(*pace, report, Work::Move, ["pipe_move_vs_linux_pipe", "pipe_move_same_core_vs_linux_pipe"])
+fn hand_over(pace: &BenchPace, report: &mut BenchReport) -> io::Result<()> {
+    throughput(
+        *pace,
+        report,
+        ThreadWork::Move,
+        ["pipe_move_vs_linux_pipe", "pipe_move_same_core_vs_linux_pipe"],
+    )
 }
 
-fn throughput(pace: Pace, report: &mut Report, work: Work, keys: [&'static str; 2]) -> io::Result<()> {
-    let verb = if work == Work::Copy { "copied" } else { "handed over, read" };
-    for (place, key) in [Place::Cross, Place::Same].into_iter().zip(keys) {
+fn throughput(
+    pace: BenchPace,
+    report: &mut BenchReport,
+    work: ThreadWork,
+    keys: [&'static str; 2],
+) -> io::Result<()> {
+    let verb = if work == ThreadWork::Copy { "copied" } else { "handed over, read" };
+    for (place, key) in [CpuPlacement::Cross, CpuPlacement::Same].into_iter().zip(keys) {
         let label = place.label();
-        let turn = |plumbing| -> Option<Turn<'static>> {
+        let turn = |plumbing| -> Option<BenchTurn<'static>> {
             Some(Box::new(move || gigabytes_a_second(plumbing, work, place, volume(pace), WRITE)))
         };
-        let limit = || -> Option<Turn<'static>> { Some(Box::new(move || Ok(alone(work, volume(pace))))) };
+        let limit =
+            || -> Option<BenchTurn<'static>> { Some(Box::new(move || Ok(alone(work, volume(pace))))) };
         let mut races = Vec::new();
-        for (what, plumbing) in
-            [("pipe(2)", Plumbing::Pipe), ("socketpair(2)", Plumbing::Socketpair), ("TCP", Plumbing::Tcp)]
-        {
-            races.push(Race {
+        for (what, plumbing) in [
+            ("pipe(2)", ThreadPlumbing::Pipe),
+            ("socketpair(2)", ThreadPlumbing::Socketpair),
+            ("TCP", ThreadPlumbing::Tcp),
+        ] {
+            races.push(BenchRace {
                 what: format!("64 KiB {verb}, {label}: ours / {what}"),
                 unit: "GB/s",
-                turns: [turn(Plumbing::Ours(0)), turn(plumbing), limit()],
+                turns: [turn(ThreadPlumbing::Ours(0)), turn(plumbing), limit()],
             });
         }
         for pushed in PUSHED.into_iter().skip(1) {
-            races.push(Race {
+            races.push(BenchRace {
                 what: format!("64 KiB {verb}, {label}, {pushed} modules: ours / pipe(2)"),
                 unit: "GB/s",
-                turns: [turn(Plumbing::Ours(pushed)), turn(Plumbing::Pipe), None],
+                turns: [turn(ThreadPlumbing::Ours(pushed)), turn(ThreadPlumbing::Pipe), None],
             });
         }
         let rows = interleave(pace.rounds(), pace.patience(), races)?;
@@ -157,25 +175,25 @@ fn throughput(pace: Pace, report: &mut Report, work: Work, keys: [&'static str; 
             report.push(row);
         });
     }
-    if work == Work::Move {
+    if work == ThreadWork::Move {
         modules(pace, report)?;
     }
     Ok(())
 }
 
 /// Measures the cost of a module for a block without other work: one thread puts a block and takes it out.
-fn modules(pace: Pace, report: &mut Report) -> io::Result<()> {
-    let races = PUSHED.into_iter().map(|pushed| -> Race<'static> {
-        let turn: Turn<'static> =
+fn modules(pace: BenchPace, report: &mut BenchReport) -> io::Result<()> {
+    let races = PUSHED.into_iter().map(|pushed| -> BenchRace<'static> {
+        let turn: BenchTurn<'static> =
             Box::new(move || Ok(plumbing::nanos_a_block(pushed, pace.of(2_000_000, 500_000, 1000))));
-        Race {
+        BenchRace {
             what: format!("a block through {pushed} modules, one thread"),
             unit: "ns",
             turns: [Some(turn), None, None],
         }
     });
     let rows = interleave(pace.rounds(), pace.patience(), races.collect())?;
-    let cost = |row: &Row| median(&row.ours).unwrap_or_default();
+    let cost = |row: &ReportRow| median(&row.ours).unwrap_or_default();
     let most = PUSHED[PUSHED.len() - 1];
     report.key("module_ns", Some((cost(&rows[PUSHED.len() - 1]) - cost(&rows[0])) / most as f64));
     rows.into_iter().for_each(|row| {
@@ -184,30 +202,34 @@ fn modules(pace: Pace, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-fn round_trip(pace: &Pace, report: &mut Report) -> io::Result<()> {
+fn round_trip(pace: &BenchPace, report: &mut BenchReport) -> io::Result<()> {
     let pace = *pace;
-    for (place, key) in [(Place::Cross, "rtt_vs_socketpair"), (Place::Same, "rtt_same_core_vs_socketpair")] {
-        let turn = |plumbing| -> Option<Turn<'static>> {
+    for (place, key) in
+        [(CpuPlacement::Cross, "rtt_vs_socketpair"), (CpuPlacement::Same, "rtt_same_core_vs_socketpair")]
+    {
+        let turn = |plumbing| -> Option<BenchTurn<'static>> {
             Some(Box::new(move || micros_a_round_trip(plumbing, place, pace.of(20_000, 5_000, 100))))
         };
         let mut races = Vec::new();
-        for (what, plumbing) in
-            [("socketpair(2)", Plumbing::Socketpair), ("pipe(2)", Plumbing::Pipe), ("TCP", Plumbing::Tcp)]
-        {
-            races.push(Race {
+        for (what, plumbing) in [
+            ("socketpair(2)", ThreadPlumbing::Socketpair),
+            ("pipe(2)", ThreadPlumbing::Pipe),
+            ("TCP", ThreadPlumbing::Tcp),
+        ] {
+            races.push(BenchRace {
                 what: format!("one byte to and fro, {}: ours / {what}", place.label()),
                 unit: "us",
-                turns: [turn(Plumbing::Ours(0)), turn(plumbing), turn(Plumbing::Park)],
+                turns: [turn(ThreadPlumbing::Ours(0)), turn(plumbing), turn(ThreadPlumbing::Park)],
             });
         }
         for pushed in PUSHED.into_iter().skip(1) {
-            races.push(Race {
+            races.push(BenchRace {
                 what: format!(
                     "one byte to and fro, {}, {pushed} modules: ours / socketpair(2)",
                     place.label()
                 ),
                 unit: "us",
-                turns: [turn(Plumbing::Ours(pushed)), turn(Plumbing::Socketpair), None],
+                turns: [turn(ThreadPlumbing::Ours(pushed)), turn(ThreadPlumbing::Socketpair), None],
             });
         }
         let rows = interleave(pace.rounds(), pace.patience(), races)?;
@@ -221,22 +243,22 @@ fn round_trip(pace: &Pace, report: &mut Report) -> io::Result<()> {
 
 /// Runs the paper's first program.
 fn gigabytes_a_second(
-    plumbing: Plumbing,
-    work: Work,
-    place: Place,
+    plumbing: ThreadPlumbing,
+    work: ThreadWork,
+    place: CpuPlacement,
     bytes: usize,
     write: usize,
 ) -> io::Result<f64> {
-    assert!(work == Work::Copy || write == WRITE, "what is handed over is of one size");
-    let Ends { mut near, mut far } = plumbing.make()?;
+    assert!(work == ThreadWork::Copy || write == WRITE, "what is handed over is of one size");
+    let ConnectionEnds { mut near, mut far } = plumbing.make()?;
     let begun = Instant::now();
     let reader = std::thread::spawn(move || -> io::Result<usize> {
         place.stand_far()?;
         let (mut seen, mut buf) = (0, vec![0; write]);
         loop {
             let n = match work {
-                Work::Copy => far.read(&mut buf)?,
-                Work::Move => far.look(&mut buf)?,
+                ThreadWork::Copy => far.read(&mut buf)?,
+                ThreadWork::Move => far.look(&mut buf)?,
             };
             if n == 0 {
                 return Ok(seen);
@@ -248,11 +270,11 @@ fn gigabytes_a_second(
     let mut buf = vec![0; write];
     for n in 0..bytes / write {
         match work {
-            Work::Copy => {
+            ThreadWork::Copy => {
                 buf.fill(n as u8);
                 near.write(&buf)?;
             }
-            Work::Move => near.give(n as u8, &mut buf)?,
+            ThreadWork::Move => near.give(n as u8, &mut buf)?,
         }
     }
     drop(near);
@@ -261,18 +283,18 @@ fn gigabytes_a_second(
 }
 
 /// Does the same work on the same bytes with one thread and no connection.
-fn alone(work: Work, bytes: usize) -> f64 {
+fn alone(work: ThreadWork, bytes: usize) -> f64 {
     let (mut from, mut between, mut to) = (vec![0u8; WRITE], vec![0u8; WRITE], vec![0u8; WRITE]);
     let begun = Instant::now();
     for n in 0..bytes / WRITE {
         from.fill(n as u8);
         match work {
-            Work::Copy => {
+            ThreadWork::Copy => {
                 between.copy_from_slice(std::hint::black_box(&from));
                 to.copy_from_slice(std::hint::black_box(&between));
                 std::hint::black_box(&to);
             }
-            Work::Move => {
+            ThreadWork::Move => {
                 std::hint::black_box(plumbing::sum(std::hint::black_box(&from)));
             }
         }
@@ -281,8 +303,8 @@ fn alone(work: Work, bytes: usize) -> f64 {
 }
 
 /// Runs the paper's second program.
-fn micros_a_round_trip(plumbing: Plumbing, place: Place, trips: u32) -> io::Result<f64> {
-    let Ends { mut near, mut far } = plumbing.make()?;
+fn micros_a_round_trip(plumbing: ThreadPlumbing, place: CpuPlacement, trips: u32) -> io::Result<f64> {
+    let ConnectionEnds { mut near, mut far } = plumbing.make()?;
     let echo = std::thread::spawn(move || -> io::Result<()> {
         place.stand_far()?;
         let mut byte = [0];

@@ -15,7 +15,7 @@ use super::WRITE;
 
 /// The connection between the two threads.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Plumbing {
+pub(super) enum ThreadPlumbing {
     /// Our pipe, with this many modules pushed on its near end.
     Ours(usize),
     Pipe,
@@ -25,13 +25,13 @@ pub(super) enum Plumbing {
     Park,
 }
 
-pub(super) struct Ends {
-    pub(super) near: Box<dyn End>,
-    pub(super) far: Box<dyn End>,
+pub(super) struct ConnectionEnds {
+    pub(super) near: Box<dyn BlockingEnd>,
+    pub(super) far: Box<dyn BlockingEnd>,
 }
 
 /// One end, blocking.
-pub(super) trait End: Send {
+pub(super) trait BlockingEnd: Send {
     /// Reads some bytes; 0 at the end.
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize>;
 
@@ -59,9 +59,9 @@ pub(super) fn sum(bytes: &[u8]) -> u64 {
     rest.iter().fold(of_eights, |sum, &byte| sum.wrapping_add(byte.into()))
 }
 
-impl Plumbing {
-    pub(super) fn make(self) -> io::Result<Ends> {
-        let ends = |near: Box<dyn End>, far: Box<dyn End>| Ok(Ends { near, far });
+impl ThreadPlumbing {
+    pub(super) fn make(self) -> io::Result<ConnectionEnds> {
+        let ends = |near: Box<dyn BlockingEnd>, far: Box<dyn BlockingEnd>| Ok(ConnectionEnds { near, far });
         match self {
             Self::Ours(pushed) => {
                 let (near, far) = ours(pushed);
@@ -69,11 +69,11 @@ impl Plumbing {
             }
             Self::Pipe => {
                 let (there, back) = (io::pipe()?, io::pipe()?);
-                ends(Box::new(TwoWays(back.0, there.1)), Box::new(TwoWays(there.0, back.1)))
+                ends(Box::new(PipeTwoWay(back.0, there.1)), Box::new(PipeTwoWay(there.0, back.1)))
             }
             Self::Socketpair => {
                 let (near, far) = UnixStream::pair()?;
-                ends(Box::new(Socket(near)), Box::new(Socket(far)))
+                ends(Box::new(SocketEnd(near)), Box::new(SocketEnd(far)))
             }
             Self::Tcp => {
                 let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -81,13 +81,13 @@ impl Plumbing {
                 let far = listener.accept()?.0;
                 near.set_nodelay(true)?;
                 far.set_nodelay(true)?;
-                ends(Box::new(Socket(near)), Box::new(Socket(far)))
+                ends(Box::new(SocketEnd(near)), Box::new(SocketEnd(far)))
             }
             Self::Park => {
-                let both = Arc::<[Bell; 2]>::default();
+                let both = Arc::<[ParkBell; 2]>::default();
                 ends(
-                    Box::new(Parked { bells: both.clone(), side: 0 }),
-                    Box::new(Parked { bells: both, side: 1 }),
+                    Box::new(ParkedEnd { bells: both.clone(), side: 0 }),
+                    Box::new(ParkedEnd { bells: both, side: 1 }),
                 )
             }
         }
@@ -123,7 +123,7 @@ pub(super) fn nanos_a_block(pushed: usize, times: u32) -> f64 {
     begun.elapsed().as_secs_f64() * 1e9 / f64::from(times)
 }
 
-impl End for Stream {
+impl BlockingEnd for Stream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         wait(Stream::read(self, buf)).map_err(io::Error::other)
     }
@@ -149,9 +149,9 @@ impl End for Stream {
     }
 }
 
-struct Socket<S>(S);
+struct SocketEnd<S>(S);
 
-impl<S: Read + Write + Send> End for Socket<S> {
+impl<S: Read + Write + Send> BlockingEnd for SocketEnd<S> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.0.read(buf)
     }
@@ -161,9 +161,9 @@ impl<S: Read + Write + Send> End for Socket<S> {
     }
 }
 
-struct TwoWays(io::PipeReader, io::PipeWriter);
+struct PipeTwoWay(io::PipeReader, io::PipeWriter);
 
-impl End for TwoWays {
+impl BlockingEnd for PipeTwoWay {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.0.read(buf)
     }
@@ -174,13 +174,13 @@ impl End for TwoWays {
 }
 
 /// The cost of a byte without a carrier: waking a thread.
-struct Parked {
-    bells: Arc<[Bell; 2]>,
+struct ParkedEnd {
+    bells: Arc<[ParkBell; 2]>,
     side: usize,
 }
 
 #[derive(Default)]
-struct Bell {
+struct ParkBell {
     /// Bytes written and not yet read; the highest bit means that the writer is gone.
     count: AtomicU32,
     reader: std::sync::OnceLock<Thread>,
@@ -188,7 +188,7 @@ struct Bell {
 
 const GONE: u32 = 1 << 31;
 
-impl Parked {
+impl ParkedEnd {
     fn ring(&self, by: u32) {
         let bell = &self.bells[1 - self.side];
         bell.count.fetch_add(by, Ordering::Release);
@@ -196,7 +196,7 @@ impl Parked {
     }
 }
 
-impl End for Parked {
+impl BlockingEnd for ParkedEnd {
     fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
         let bell = &self.bells[self.side];
         bell.reader.get_or_init(thread::current);
@@ -218,7 +218,7 @@ impl End for Parked {
     }
 }
 
-impl Drop for Parked {
+impl Drop for ParkedEnd {
     fn drop(&mut self) {
         self.ring(GONE);
     }
