@@ -39,7 +39,7 @@ struct RpcContest {
     bulk: LimitServer,
     /// Size of the file [`LARGE`], bytes.
     large: u64,
-    /// Number of files in the directory [`MANY`].
+    /// Number of files in the directory `MANY`.
     many: u32,
     dir: ScratchDir,
     sockets: ScratchDir,

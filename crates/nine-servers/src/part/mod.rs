@@ -1,7 +1,7 @@
 //! Partitions as files (`docs/part.md`): clients upload programs, run them, and read and write their standard files.
 //!
 //! In: requests, a [`Policy`], and the service on a program's channel. Out: answers; processes, each confined before
-//! it becomes a program ([`launch`]); and a [`Driver`], on whose core processes are watched and their pipes are read
+//! it becomes a program ([`launch()`]); and a [`Driver`], on whose core processes are watched and their pipes are read
 //! and written.
 //!
 //! ```text
@@ -199,7 +199,7 @@ pub struct Machine {
 
 impl Parts {
     /// Creates a server without sessions. `wall`, time since 1970, is the time of its files. Directories are created
-    /// in `dir` unless the policy names another one. This process' own program must call [`launch`] for the argument
+    /// in `dir` unless the policy names another one. This process' own program must call [`launch()`] for the argument
     /// [`VERB`]. Without its driver nothing runs.
     ///
     /// # Errors
