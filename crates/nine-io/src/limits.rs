@@ -100,9 +100,17 @@ pub struct UnitsHeld {
 /// Units that principals of this class can hold together with those of the classes below it.
 pub const fn class_ceiling(capacity: usize, class: PrincipalClass) -> usize {
     match class {
-        PrincipalClass::Unproven => capacity - capacity / 4,
-        PrincipalClass::Proven => capacity - capacity / 8,
+        PrincipalClass::Unproven => capacity - reserve(capacity, 4),
+        PrincipalClass::Proven => capacity - reserve(capacity, 8),
         PrincipalClass::Owner => capacity,
+    }
+}
+
+/// Units that are reserved: this part of all, and at least one if there are several.
+const fn reserve(capacity: usize, part: usize) -> usize {
+    match capacity / part {
+        0 if capacity > 1 => 1,
+        units => units,
     }
 }
 
@@ -220,8 +228,9 @@ impl FairLimit {
         let mut share = self.charge(principal, 0);
         let takers = lock(&self.accounts);
         let account = &share.account;
-        let is_first = account.units.load(Relaxed) == 0 && account.class_allowance() > 0;
-        if 2 * self.held() > self.capacity && !is_first && account.allowance() == 0 {
+        let has_some = account.units.load(Relaxed) > 0;
+        let is_beyond = 2 * self.held() > self.capacity && has_some && account.allowance() == 0;
+        if is_beyond || account.class_allowance() == 0 {
             drop(takers);
             return None;
         }
@@ -369,10 +378,11 @@ mod tests {
         let owner = one_by_one(&limit, &ClientPrincipal::Owner);
         assert!(user.len() >= 25 && user.len() + owner.len() == 100, "{} {}", user.len(), owner.len());
         // The smallest limits.
-        for capacity in 1..4 {
+        for (capacity, strangers) in [(1, 1), (2, 1), (3, 2), (4, 3), (8, 6)] {
             let limit = FairLimit::new(capacity);
             let all: Vec<_> = (0..capacity).map_while(|n| limit.take_one(&address(n))).collect();
-            assert_eq!(all.len(), capacity);
+            assert_eq!(all.len(), strangers);
+            assert_eq!(limit.take_one(&ClientPrincipal::Owner).is_some(), capacity > 1);
         }
     }
 

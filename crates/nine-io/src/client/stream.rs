@@ -29,8 +29,10 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use futures_io::{AsyncRead, AsyncWrite};
 use nine_net::{PIPE_SIZE, Transport, kernel_pipe};
-use nine_proto::Errno;
+use nine_proto::msg::Tmsg;
+use nine_proto::{Errno, GetMask, Time};
 
+use super::answer::Answer;
 use super::call::ClientCall;
 use super::data_timer::DataTimer;
 use super::error::{Error, Result};
@@ -128,6 +130,8 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
                 safe: None,
                 count: None,
                 stopped: false,
+                attr_call: None,
+                last_attr: None,
                 failed: None,
                 finished: false,
                 unsure,
@@ -592,6 +596,9 @@ struct StreamWriter<F> {
     count: Option<Box<ClientCall<'static>>>,
     /// A Tsclose has asked the server to stop where it is.
     stopped: bool,
+    /// The question whether the server still stores bytes, and the length and time of the last answer.
+    attr_call: Option<Box<ClientCall<'static>>>,
+    last_attr: Option<(u64, Time)>,
     timer: DataTimer,
     failed: Option<Error>,
     finished: bool,
@@ -698,6 +705,10 @@ impl<F: Deref<Target = File> + Clone> StreamWriter<F> {
             Ok(()) => cut(file, broken),
             Err(error) => error,
         };
+        if matches!(error, Error::Stream { .. }) && self.safe.unwrap_or(0) < RESUME_MIN {
+            // Whoever writes on would only break the next one.
+            file.client().without_streams();
+        }
         self.fail(error)
     }
 
@@ -714,6 +725,24 @@ impl<F: Deref<Target = File> + Clone> StreamWriter<F> {
         if !std::mem::replace(&mut self.stopped, true) && self.side.poll_told(cx).is_pending() {
             self.count.insert(Box::new(sclose(file, 0))).begin(cx);
         }
+    }
+
+    /// Asks the server for the file's attributes. Returns whether they have changed since the last time, or were never
+    /// asked for: then the server still stores bytes.
+    fn poll_stores(&mut self, cx: &mut Context<'_>, file: &File) -> Poll<bool> {
+        let call = self.attr_call.get_or_insert_with(|| {
+            let is_l = file.client().dialect().is_l();
+            let fid = file.fid();
+            Box::new(file.call(match is_l {
+                true => Tmsg::Getattr { fid, mask: GetMask::BASIC.0 },
+                false => Tmsg::Stat { fid },
+            }))
+        });
+        let answer = ready!(Pin::new(call).poll(cx));
+        self.attr_call = None;
+        let Ok(Answer::Attr(attr)) = answer else { return Poll::Ready(false) };
+        let now = (attr.size, attr.mtime);
+        Poll::Ready(self.last_attr.replace(now) != Some(now))
     }
 
     /// Waits for the server's verdict, and checks that it has stored all that was sent.
@@ -772,9 +801,14 @@ impl<F: Deref<Target = File> + Clone> StreamWriter<F> {
             }
             self.say(cx, file, self.sent);
             let mut verdict = self.poll_verdict(cx, file);
-            if verdict.is_pending() && self.timer.poll_silent(cx, self.sent).is_ready() {
-                self.stop(cx, file);
-                verdict = self.poll_verdict(cx, file);
+            while verdict.is_pending() && !self.stopped && self.timer.poll_silent(cx, self.sent).is_ready() {
+                // On a slow link, bytes that were sent long ago are still on their way.
+                if ready!(self.poll_stores(cx, file)) {
+                    self.timer.restart();
+                } else {
+                    self.stop(cx, file);
+                    verdict = self.poll_verdict(cx, file);
+                }
             }
             if let Err(error) = ready!(verdict) {
                 // An error of the Twrites comes first.

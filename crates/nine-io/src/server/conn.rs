@@ -604,7 +604,7 @@ impl Connection {
         let held = held.expect("a stream has a fid");
         let serial = self.session.is_serial(fid);
         let (by, way) = ((self.id, ours.offered.len()), StreamStart { read, offset, serial });
-        let place = self.core.take_place(self.fids.principal())?;
+        let place = self.core.take_data_place(self.fids.principal())?;
         let (stream, offer) =
             ServerStream::offer(&how, &self.server, &self.core, held, &self.peer, by, (way, place))?;
         ours.by_fid.insert(fid, stream.clone());

@@ -111,6 +111,11 @@ impl Entrance {
 /// TLS state shared by all handshakes of a listener; locked only to start one.
 pub type Tls = Arc<std::sync::Mutex<ServerTls>>;
 
+/// The places that connections without proof by their transport may take. The rest is for peers of unix sockets.
+pub(super) fn unproven_places(clients: usize) -> usize {
+    clients - clients / 8
+}
+
 /// Serves the clients of a listener on this core and on those of the seats, in turn. Returns without error when the
 /// core retires. The clients' tasks may then still be sending answers ([`Core::drained`](super::Core::drained)).
 pub async fn listen<E: Env + Clone>(
@@ -142,7 +147,7 @@ pub async fn listen<E: Env + Clone>(
             }
             AcceptedConnection::Il(_) => false,
         };
-        let places = if proven { door.clients } else { door.clients - door.clients / 8 };
+        let places = if proven { door.clients } else { unproven_places(door.clients) };
         if service.core.guests() >= places {
             let has_room = service.core.unattached().evict(proven);
             if !std::mem::replace(&mut full, true) {

@@ -323,7 +323,22 @@ impl Core {
         let _ = self.shared.places.set(FairLimit::new(places));
     }
 
-    /// Takes a place for a client that attaches, or for a data connection. `None`: there is no limit.
+    /// Takes a place for a data connection. `None`: there is no limit.
+    ///
+    /// # Errors
+    /// EAGAIN: this principal has its share of the places, or the listener would close the connection at once.
+    fn take_data_place(&self, principal: &ClientPrincipal) -> nine_proto::Result<Option<FairShare>> {
+        let full = |places: &Arc<FairLimit>| self.guests() >= listen::unproven_places(places.capacity());
+        if self.shared.places.get().is_some_and(full) {
+            return Err(nine_proto::Error::new(
+                nine_proto::Errno::EAGAIN,
+                "all places of connections are taken",
+            ));
+        }
+        self.take_place(principal)
+    }
+
+    /// Takes a place for a client that attaches. `None`: there is no limit.
     ///
     /// # Errors
     /// EAGAIN: more than half of the places are taken, and this principal has its share of them.

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use nine_io::client::{Direction, HEAD};
+use nine_io::client::{Direction, Error, HEAD, Stream};
 use nine_net::Env;
 use nine_proto::{Errno, NOGID, OpenFlags};
 use nine_sim::{Rng, Shape, seeds, tries_all};
@@ -211,6 +211,43 @@ fn a_client_whose_data_connection_is_cut_goes_on_where_it_was() {
                 }
                 assert_eq!(at, SIZE);
             }
+            file.close().await.unwrap();
+            assert_eq!(client.fids(), 1);
+        });
+        at_rest(&world, &site, 2);
+        book.assert_clean(0);
+    }
+}
+
+/// Data connections that break before they carry anything are not tried again and again.
+#[test]
+fn a_write_over_connections_that_break_at_once_ends_by_twrites() {
+    for seed in seeds(4) {
+        let (world, book, site) = stage(seed);
+        let s = site.clone();
+        let b = book.clone();
+        world.run(async move {
+            let bytes = pattern(SIZE);
+            b.put("f", b"");
+            let (client, root) = s.client(far(5), s.options()).await;
+            let file = root.open("f", OpenFlags::RDWR).await.unwrap();
+            let breaks_after = Some(36 + 1000 * seed);
+            s.fate(Fate::Come(Shape { breaks_after, piece: 256 * 1024, window: 1 << 20, ..far(5) }));
+            let mut at = 0;
+            loop {
+                let mut stream = Stream::straight(&file, at as u64, SIZE as u64, Direction::Write);
+                let written = match stream.push(bytes[at..].to_vec().into()).await {
+                    Ok(()) => stream.finish().await,
+                    failed => failed,
+                };
+                at += stream.moved() as usize;
+                match written {
+                    Ok(()) => break,
+                    Err(error) => assert!(matches!(error, Error::Stream { .. }), "{error}"),
+                }
+                assert!(s.offers().len() < 3, "{} data connections", s.offers().len());
+            }
+            assert!(at == SIZE && b.get("f") == bytes);
             file.close().await.unwrap();
             assert_eq!(client.fids(), 1);
         });
