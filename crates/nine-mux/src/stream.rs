@@ -179,7 +179,7 @@ impl StreamRelay {
                     Some(n) => self.piped -= n,
                     None => {
                         let text = "the upstream's data connection has gone";
-                        return Poll::Ready(Err(Error::new(Errno::EIO, text)));
+                        return Poll::Ready(Err(Error::new(Errno::ECONNRESET, text)));
                     }
                 }
                 continue;

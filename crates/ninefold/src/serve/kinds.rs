@@ -543,6 +543,8 @@ impl Kinds for Servers {
         };
         let shown = match kind {
             Kind::Ram(_) | Kind::Pipe | Kind::Posted(_) | Kind::Fs(_) => kind.to_string(),
+            // The server's name may have a number, which tells it from one that is mounted with another token.
+            Kind::Remote(all) => shown(&all),
             _ => server.name.to_string(),
         };
         Ok((server, shown))

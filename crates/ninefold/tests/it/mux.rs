@@ -83,6 +83,20 @@ fn disks_memory_and_another_server_are_one_tree_in_every_dialect() {
 }
 
 #[test]
+fn a_server_mounted_with_and_without_its_token_has_lines_that_can_be_read_again() {
+    let far = Server::start();
+    let (addr, token) = (far.addr("tcp"), far.token());
+    let port = addr.rsplit_once('!').unwrap().1;
+    let server = serve(&format!("mount {addr} /plain\nmount 9p://{token}@127.0.0.1:{port} /token\n"));
+    let lines = mounts(&server);
+    for at in ["/plain", "/token"] {
+        assert!(lines.contains(&format!("mount {addr} {at}\n")), "{lines}");
+    }
+    let again = serve(&lines);
+    assert_eq!(mounts(&again), lines);
+}
+
+#[test]
 fn a_mux_keeps_to_9p_whatever_is_behind_it() {
     let far = Server::start();
     let far_addr = format!("unix!{}", far.socket().display());
