@@ -191,8 +191,7 @@ int nine_close(nine_handle handle);
  * Opens a session with the server at an address: `9p://host:port`, `tcp!host!port`, `9p+tls://host`,
  * `unix!/run/x.sock`, `vsock!cid!port`. `options` may be NULL. Returns 0 on failure.
  */
-nine_handle nine_connect(const char *server,
-                         const nine_options *options);
+nine_handle nine_connect(const char *server, const nine_options *options);
 
 /**
  * Opens a file with flags of open(2). O_CREAT creates it with the permissions `mode`. With O_NOFOLLOW, a link fails
@@ -207,7 +206,10 @@ nine_handle nine_open(nine_handle client,
  * Reads up to `count` bytes at `offset`. Returns the number of bytes, smaller only near the end of the file and 0 at
  * the end, or -1 on failure.
  */
-int64_t nine_read(nine_handle file, void *buf, size_t count, uint64_t offset);
+int64_t nine_read(nine_handle file,
+                  void *buf,
+                  size_t count,
+                  uint64_t offset);
 
 /**
  * Writes `count` bytes at `offset`. Returns the number of bytes that the server has accepted. It is smaller only
@@ -305,7 +307,9 @@ nine_handle nine_stream(nine_handle file,
 /**
  * Reads the next available bytes of a stream, at most `count`. Returns their number, 0 at the end, or -1 on failure.
  */
-int64_t nine_sread(nine_handle stream, void *buf, size_t count);
+int64_t nine_sread(nine_handle stream,
+                   void *buf,
+                   size_t count);
 
 /**
  * Writes all `count` bytes to a stream. An error may be returned by a later call, at the latest by nine_sclose().
