@@ -27,7 +27,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use futures_io::{AsyncRead, AsyncWrite};
 use nine_net::{PIPE_SIZE, Transport, kernel_pipe};
 use nine_proto::msg::Tmsg;
 use nine_proto::{Errno, GetMask, Time};
@@ -58,21 +57,21 @@ pub const WORTH: u64 = 8 << 20;
 /// A data connection that carried fewer bytes before it broke is not replaced by another one.
 const RESUME_MIN: u64 = 1 << 20;
 /// Maximum number of bytes read from or written to a data connection at once.
-const DATA_PIECE_MAX: usize = 256 * 1024;
+pub(super) const DATA_PIECE_MAX: usize = 256 * 1024;
 
 /// A file in order, from an offset on. `F` is a [`File`] or dereferences to one.
 ///
 /// Dropping it closes the data connection and abandons requests in flight; then it is unknown which bytes were written.
 pub struct Stream<F> {
     file: F,
-    way: StreamTransfer<F>,
+    pub(super) way: StreamTransfer<F>,
     /// Bytes that were read and not returned, or that are still to be written.
-    rest: Bytes,
+    pub(super) rest: Bytes,
     /// A pipe through which data goes into a local file.
     pipe: Option<(OwnedFd, OwnedFd)>,
 }
 
-enum StreamTransfer<F> {
+pub(super) enum StreamTransfer<F> {
     Read(StreamReader<F>),
     Write(StreamWriter<F>),
 }
@@ -176,7 +175,7 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
         poll_fn(|cx| self.poll_sread(cx, buf)).await
     }
 
-    fn poll_sread(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<Result<usize>> {
+    pub(super) fn poll_sread(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<Result<usize>> {
         if self.rest.is_empty() && !buf.is_empty() {
             let StreamTransfer::Read(reading) = &mut self.way else { return Poll::Ready(Err(other_way())) };
             // Direct reads into a small buffer would cost a system call each.
@@ -326,7 +325,7 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
     }
 
     /// Passes on the bytes that are to be written.
-    fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+    pub(super) fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         match &mut self.way {
             StreamTransfer::Write(writing) => writing.poll_drain(cx, &self.file, &mut self.rest),
             StreamTransfer::Read(_) => Poll::Ready(Err(other_way())),
@@ -381,7 +380,7 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
     }
 }
 
-struct StreamReader<F> {
+pub(super) struct StreamReader<F> {
     head: Reader<F>,
     /// Bytes that the head reads before a data connection takes over.
     head_len: u64,
@@ -581,7 +580,7 @@ impl<F: Deref<Target = File> + Clone> StreamReader<F> {
     }
 }
 
-struct StreamWriter<F> {
+pub(super) struct StreamWriter<F> {
     head: Writer<F>,
     side: DataConnection,
     handover: u64,
@@ -659,7 +658,7 @@ impl<F: Deref<Target = File> + Clone> StreamWriter<F> {
     }
 
     /// Flushes the data connection, if there is one. The next write meets its errors.
-    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match &mut self.side {
             DataConnection::Open { transport, ended: false, .. } => transport.poll_flush(cx).map(drop),
             _ => Poll::Ready(()),
@@ -858,39 +857,6 @@ impl<F: Deref<Target = File> + Clone> StreamWriter<F> {
     }
 }
 
-impl<F: Deref<Target = File> + Clone + Unpin> AsyncRead for Stream<F> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
-        self.get_mut().poll_sread(cx, buf).map_err(io::Error::from)
-    }
-}
-
-impl<F: Deref<Target = File> + Clone + Unpin> AsyncWrite for Stream<F> {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        ready!(this.poll_drain(cx))?;
-        let n = buf.len().min(DATA_PIECE_MAX);
-        this.rest = Bytes::copy_from_slice(&buf[..n]);
-        // Bytes that are not passed on now stay here, and go first next time.
-        match this.poll_drain(cx) {
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
-            _ => Poll::Ready(Ok(n)),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        ready!(this.poll_drain(cx))?;
-        match &mut this.way {
-            StreamTransfer::Write(writing) => writing.poll_flush(cx).map(Ok),
-            StreamTransfer::Read(_) => Poll::Ready(Err(other_way().into())),
-        }
-    }
-
-    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().poll_finish(cx).map_err(io::Error::from)
-    }
-}
-
 /// Moves `n` bytes from a pipe into a local file.
 fn drain(out: &OwnedFd, into: BorrowedFd<'_>, mut at: u64, n: usize) -> Result<usize> {
     let mut done = 0;
@@ -920,6 +886,6 @@ fn here(error: io::Error) -> Error {
     Error::Here(Arc::new(error))
 }
 
-fn other_way() -> Error {
+pub(super) fn other_way() -> Error {
     Error::refused(Errno::EBADF, "the stream goes the other way")
 }

@@ -1,14 +1,20 @@
-//! Whole files over [`Stream`]s.
+//! Whole files over [`Stream`]s, and streams as futures-io knows them.
 //!
 //! In: an open file, and bytes or another open file. Out: a stream; or all bytes moved, whatever becomes of data
 //! connections. Always holds: only a broken data connection is replaced. Any other error ends the call.
 
+use std::io;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
 use bytes::Bytes;
+use futures_io::{AsyncRead, AsyncWrite};
 use nine_proto::GetMask;
 
 use super::error::{Error, Result};
 use super::file::File;
-use super::stream::{Direction, Stream};
+use super::stream::{DATA_PIECE_MAX, Direction, Stream, StreamTransfer, other_way};
 
 impl File {
     /// Reads or writes the file in order from `offset` on. For a read it asks for the length first. If you know the
@@ -62,5 +68,38 @@ impl File {
                 copied => return copied.map(|()| done),
             }
         }
+    }
+}
+
+impl<F: Deref<Target = File> + Clone + Unpin> AsyncRead for Stream<F> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.get_mut().poll_sread(cx, buf).map_err(io::Error::from)
+    }
+}
+
+impl<F: Deref<Target = File> + Clone + Unpin> AsyncWrite for Stream<F> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        ready!(this.poll_drain(cx))?;
+        let n = buf.len().min(DATA_PIECE_MAX);
+        this.rest = Bytes::copy_from_slice(&buf[..n]);
+        // Bytes that are not passed on now stay here, and go first next time.
+        match this.poll_drain(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
+            _ => Poll::Ready(Ok(n)),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_drain(cx))?;
+        match &mut this.way {
+            StreamTransfer::Write(writing) => writing.poll_flush(cx).map(Ok),
+            StreamTransfer::Read(_) => Poll::Ready(Err(other_way().into())),
+        }
+    }
+
+    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.get_mut().poll_finish(cx).map_err(io::Error::from)
     }
 }
