@@ -236,7 +236,9 @@ impl Sessions {
             return self.attach(server, Watched(Asking::new(channel), moved), options, want).await;
         }
         // The caller enforces the timeout. This limit is only for a connect that the caller cannot interrupt.
-        let socket = Socket::connect(addr, HOUR).await.map_err(failed(Step::Connect))?;
+        let socket = Socket::connect(addr, HOUR)
+            .await
+            .map_err(|error| Dial { addr: Some(addr.clone()), ..failed(Step::Connect)(error) })?;
         let mut options = self.options(&[addr], token);
         let streams = |options: Options, tls| {
             let dial = Arc::new(Data::new(self.env, tls, moved.clone()));
@@ -402,7 +404,7 @@ fn naming(addr: &Addr, error: io::Error) -> io::Error {
 }
 
 fn failed(step: Step) -> impl Fn(io::Error) -> Dial {
-    move |error| Dial { step, error }
+    move |error| Dial { step, addr: None, error }
 }
 
 /// Walks to a place and, concurrently, to its parent directory unless that is the root.

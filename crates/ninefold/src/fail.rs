@@ -4,6 +4,7 @@
 //! one. The exit status is 0, 1, or 128 plus the signal's number as in a shell. If the reader of the standard output is
 //! gone, the status is 141 (as with SIGPIPE) and nothing is printed.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::process::ExitCode;
@@ -13,12 +14,14 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use indicatif::ProgressBar;
 use nine_io::client::Error as ClientError;
 use nine_net::rt::Signal;
+use nine_net::{Addr, PORT};
 use nine_proto::{Errno, WireError};
 
 use tracing::Level;
 
 use crate::log;
 use crate::output::calm;
+use crate::serve::url_host;
 
 /// The outcome of a verb that did not fail as a whole: the number of operands that failed.
 #[derive(Debug, Default)]
@@ -164,24 +167,25 @@ pub fn plain(text: &str) -> &str {
 }
 
 /// Returns a hint for the user, if there is one.
-fn hint(error: &anyhow::Error) -> Option<&'static str> {
+fn hint(error: &anyhow::Error) -> Option<Cow<'static, str>> {
     for cause in error.chain() {
         if let Some(dial) = cause.downcast_ref::<Dial>() {
             return dial.hint();
         }
         if let Some(attach) = cause.downcast_ref::<Attach>() {
-            return attach.hint();
+            return attach.hint().map(Cow::Borrowed);
         }
         if let Some(ClientError::Protocol { error: WireError::Size(size), .. }) = cause.downcast_ref()
             && size & 0xffff == TLS_ALERT
         {
-            return Some("It answers with TLS: try 9p+tls://HOST:PORT/ or tls!HOST!PORT.");
+            return Some("It answers with TLS: try 9p+tls://HOST:PORT/ or tls!HOST!PORT.".into());
         }
         let refused = cause.downcast_ref::<ClientError>().is_some_and(|e| e.errno() == Errno::EROFS);
         if refused && NO_PROOF.load(Ordering::Relaxed) {
             return Some(
                 "Over TCP only who shows the token may change files: --token HEX, or 9p://HEX@HOST:PORT/. \
-                 `ninefold serve` prints it when it starts.",
+                 `ninefold serve` prints it when it starts."
+                    .into(),
             );
         }
     }
@@ -207,6 +211,8 @@ pub fn is_final(error: &anyhow::Error) -> bool {
 #[derive(Debug)]
 pub struct Dial {
     pub step: Step,
+    /// The dialled address, if it is one of a network.
+    pub addr: Option<Addr>,
     pub error: io::Error,
 }
 
@@ -218,20 +224,30 @@ pub enum Step {
 }
 
 impl Dial {
-    fn hint(&self) -> Option<&'static str> {
-        match (self.step, self.error.kind()) {
+    fn hint(&self) -> Option<Cow<'static, str>> {
+        let kind = self.error.kind();
+        if let (Some(Addr::Tcp { host, port: PORT }), io::ErrorKind::ConnectionRefused) = (&self.addr, kind) {
+            let hint = format!(
+                "Port {PORT} is dialled if the address names none. `ninefold serve` listens at 5640: try \
+                 9p://{}:5640/.",
+                url_host(host)
+            );
+            return Some(hint.into());
+        }
+        let hint = match (self.step, kind) {
             (Step::Connect, io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {
-                Some("Is a server running there? `ninefold serve` starts one.")
+                "Is a server running there? `ninefold serve` starts one."
             }
             (Step::Connect, io::ErrorKind::PermissionDenied) => {
-                Some("The socket belongs to another user; `--server ADDR` names another server.")
+                "The socket belongs to another user; `--server ADDR` names another server."
             }
-            (Step::Tls, io::ErrorKind::PermissionDenied) => Some(
+            (Step::Tls, io::ErrorKind::PermissionDenied) => {
                 "--ca FILE names the authority of a server's certificate, --pin FINGERPRINT the certificate itself; \
-                 --cert and --key are ours.",
-            ),
-            _ => None,
-        }
+                 --cert and --key are ours."
+            }
+            _ => return None,
+        };
+        Some(hint.into())
     }
 }
 

@@ -143,7 +143,8 @@ impl<'a> Place<'a> {
     }
 }
 
-fn url_host(host: &str) -> String {
+/// Returns the host as a URL has it.
+pub fn url_host(host: &str) -> String {
     match host {
         "*" => "HOST".into(),
         host if host.contains(':') => format!("[{host}]"),

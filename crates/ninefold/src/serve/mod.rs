@@ -55,6 +55,7 @@ use crate::log;
 use access::Access;
 use exports::Exports;
 
+pub use banner::url_host;
 pub use cec::Console;
 pub use export::Export;
 pub use exports::check as check_exports;

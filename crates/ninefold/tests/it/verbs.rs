@@ -198,6 +198,17 @@ fn without_a_server_it_says_how_to_start_one() {
         "{said}"
     );
     assert_eq!(said.matches("ninefold:").count(), 1, "said once for all operands: {said}");
+    // Nothing listens at port 564 of these addresses.
+    for (addr, url) in
+        [("9p://127.9.5.64/", "9p://127.9.5.64:5640/"), ("tcp!127.9.5.64", "9p://127.9.5.64:5640/")]
+    {
+        let output = ninefold(dir.path()).args(["ls", addr]).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            said.contains("Connection refused") && said.contains(&format!("try {url}.")),
+            "{addr}: {said}"
+        );
+    }
 }
 
 #[test]
