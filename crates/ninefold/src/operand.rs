@@ -6,15 +6,16 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::net::IpAddr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use nine_net::{Addr, Target, is_socket};
+use nine_net::{Addr, IL_PORT, PORT, TLS_PORT, Target, is_socket};
 use nine_text::show_name;
 
 use crate::config::Remote;
-use crate::serve::{default_socket, has_host};
+use crate::serve::{default_socket, has_host, url_host};
 
 /// A file that an operand names.
 #[derive(Clone, Debug)]
@@ -69,7 +70,10 @@ impl Operand {
         Ok(match address(word)? {
             Some(place) => Operand::Remote(place),
             None if is_default(word) => Operand::Remote(Place::at_default(word, remote)?),
-            None => Operand::Local(word.into()),
+            None => {
+                refuse_shape(word)?;
+                Operand::Local(word.into())
+            }
         })
     }
 }
@@ -80,7 +84,10 @@ impl Place {
         match address(word)? {
             Some(place) => Ok(place),
             None if word.is_empty() => bail!("an empty word names no file; the root is /"),
-            None => Place::at_default(word, remote),
+            None => {
+                refuse_shape(word)?;
+                Place::at_default(word, remote)
+            }
         }
     }
 
@@ -233,6 +240,64 @@ fn address(word: &OsStr) -> Result<Option<Place>> {
     Ok(Some(Place { addr: ServerAddr::Dialed(addr), token, path, typed: word.into(), base: None }))
 }
 
+/// A word that is no address of ours, but was meant as one: `192.0.2.1:5640`, `tcp:host:5640`, `net!host!5640`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddrShape<'w> {
+    /// The network, if the word names one.
+    pub net: Option<&'w str>,
+    /// The host, without brackets.
+    pub host: &'w str,
+    pub port: &'w str,
+    /// The path after it, with its slash.
+    path: &'w str,
+}
+
+impl<'w> AddrShape<'w> {
+    /// Returns the shape of a word. A name and a port alone could be a file's name as well, so the port must be one
+    /// of 9P.
+    pub fn of(word: &'w str) -> Option<Self> {
+        let (place, path) = word.split_at(word.find('/').unwrap_or(word.len()));
+        let (net, rest) = match place.split_once(['!', ':']) {
+            Some((net, rest)) if NETS.contains(&net) && rest.contains(['!', ':']) => (Some(net), rest),
+            _ => (None, place),
+        };
+        let (host, port) = rest.rsplit_once(if rest.contains('!') { '!' } else { ':' })?;
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let is_ip = host.parse::<IpAddr>().is_ok();
+        let is_name = |name: &str| {
+            let ok = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-');
+            name == "*" || !name.is_empty() && name.bytes().all(ok)
+        };
+        let number = port.parse().unwrap_or(0);
+        let is_ours = host == "localhost" || [PORT, TLS_PORT, IL_PORT].contains(&number);
+        let is_meant = match net {
+            Some(_) => is_name(port),
+            None => number != 0 && (is_ip || is_ours),
+        };
+        (is_meant && (is_ip || is_name(host))).then_some(Self { net, host, port, path })
+    }
+
+    /// Returns the URL that was meant.
+    fn url(&self) -> String {
+        let scheme = if self.net == Some("tls") { "9p+tls" } else { "9p" };
+        let path = if self.path.is_empty() { "/" } else { self.path };
+        format!("{scheme}://{}:{}{path}", url_host(self.host), self.port)
+    }
+}
+
+/// Words before a host and a port, as other programs write them.
+const NETS: [&str; 6] = ["tcp", "tls", "net", "9p", "http", "https"];
+
+/// Refuses a word that was meant as an address, unless there is a file of this name.
+fn refuse_shape(word: &OsStr) -> Result<()> {
+    let Some(shape) = word.to_str().and_then(AddrShape::of) else { return Ok(()) };
+    if Path::new(word).symlink_metadata().is_ok() {
+        return Ok(());
+    }
+    let word = word.display();
+    bail!("{word}: looks like an address: write {} (a file of that name: ./{word})", shape.url())
+}
+
 /// Returns the part before `://`, if it can be a scheme.
 fn scheme(bytes: &[u8]) -> Option<&[u8]> {
     let at = bytes.windows(3).position(|w| w == b"://")?;
@@ -309,6 +374,34 @@ mod tests {
         assert!(Operand::parse(OsStr::new("http://h/"), &remote()).is_err());
         let place = Place::parse(OsStr::new("x"), &remote()).unwrap();
         assert_eq!(place.path, b"/sub/x");
+    }
+
+    #[test]
+    fn a_word_with_the_shape_of_an_address_is_no_file() {
+        for (word, url) in [
+            ("127.0.0.1:18640", "9p://127.0.0.1:18640/"),
+            ("127.0.0.1:18640/a/b", "9p://127.0.0.1:18640/a/b"),
+            ("[::1]:5640", "9p://[::1]:5640/"),
+            ("localhost:99", "9p://localhost:99/"),
+            ("files.lab:5640/x", "9p://files.lab:5640/x"),
+            ("tcp:h:p", "9p://h:p/"),
+            ("tls:h:5640", "9p+tls://h:5640/"),
+            ("net!h!5640", "9p://h:5640/"),
+        ] {
+            for error in [
+                Place::parse(word.as_ref(), &remote()).unwrap_err(),
+                Operand::parse(word.as_ref(), &remote()).unwrap_err(),
+            ] {
+                let due =
+                    format!("{word}: looks like an address: write {url} (a file of that name: ./{word})");
+                assert_eq!(error.to_string(), due);
+            }
+        }
+        for word in
+            ["a:b", "12:30", "notes.txt:12", "./127.0.0.1:1", "/127.0.0.1:1", "a!b!c", "net", "x:0", ""]
+        {
+            assert_eq!(AddrShape::of(word), None, "{word}");
+        }
     }
 
     #[test]
