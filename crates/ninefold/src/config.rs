@@ -106,9 +106,9 @@ pub struct Remote {
 #[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Serving {
-    /// Address to listen on; may be repeated. `-insecure` after the address, in the same argument, authorizes every
-    /// client that reaches it; after shm!, `-poll`, `-interrupt` or `-adaptive` selects how channels wait [default: a
-    /// unix socket of this user, and tcp!127.0.0.1!5640]
+    /// Address to listen on, or `HOST:PORT` for tcp!HOST!PORT; may be repeated. `-insecure` after the address, in the
+    /// same argument, authorizes every client that reaches it; after shm!, `-poll`, `-interrupt` or `-adaptive` selects
+    /// how channels wait [default: a unix socket of this user, and tcp!127.0.0.1!5640]
     #[arg(
         long,
         value_name = "ADDR",

@@ -10,7 +10,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv6Addr, ToSocketAddrs};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -376,7 +376,10 @@ impl FromStr for Listen {
                     push.push(module);
                 }
                 _ if addr.is_none() => {
-                    addr = Some(word.parse().map_err(|e: nine_net::DialError| e.to_string())?);
+                    addr = Some(match host_and_port(word) {
+                        Some(addr) => addr,
+                        None => word.parse().map_err(|e: nine_net::DialError| e.to_string())?,
+                    });
                 }
                 _ => return Err(FORM.into()),
             }
@@ -388,6 +391,17 @@ impl FromStr for Listen {
         }
         Ok(listen)
     }
+}
+
+/// Parses `HOST:PORT`, which is as `tcp!HOST!PORT`.
+fn host_and_port(word: &str) -> Option<Addr> {
+    let (host, port) = word.rsplit_once(':')?;
+    let is_number = port.parse::<u16>().is_ok();
+    let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(host) => host.parse::<Ipv6Addr>().is_ok().then_some(host),
+        None => (!host.contains(['!', ':', '/']) && !matches!(host, "unix" | "shm")).then_some(host),
+    };
+    format!("tcp!{}!{port}", host.filter(|_| is_number)?).parse().ok()
 }
 
 impl fmt::Display for Listen {
@@ -412,7 +426,19 @@ mod tests {
         let parse = |text: &str| text.parse::<Listen>().map(|l| l.to_string());
         assert_eq!(parse("tcp!*!564 -insecure"), Ok("tcp!*!564 -insecure".into()));
         assert_eq!(parse("-insecure tcp!*!564"), Ok("tcp!*!564 -insecure".into()));
-        assert_eq!(parse("9p://h:1"), Ok("tcp!h!1".into()));
+        for (text, addr) in [
+            ("9p://h:1", "tcp!h!1"),
+            ("127.0.0.1:5640", "tcp!127.0.0.1!5640"),
+            ("[::1]:5640 -insecure", "tcp!::1!5640 -insecure"),
+            ("*:5640", "tcp!*!5640"),
+            ("localhost:5640", "tcp!localhost!5640"),
+            ("unix:5640", "unix!5640"),
+        ] {
+            assert_eq!(parse(text), Ok(addr.into()), "{text}");
+        }
+        for text in ["h:x", "::1:5640", ":5640", "[h]:5640", "h:65536"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
         assert!(parse("tcp!*!1 tcp!*!2").is_err() && parse("-insecure").is_err());
         assert_eq!(parse("tcp!*!564 -streams 5641"), Ok("tcp!*!564 -streams 5641".into()));
         assert!(parse("tcp!*!564 -streams x").is_err() && parse("tcp!*!564 -streams").is_err());
