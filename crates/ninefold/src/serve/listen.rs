@@ -220,8 +220,9 @@ fn open_one(
         _ if is_local && !certificates => local::anonymous(serving),
         Addr::Tls { .. } => Anonymous::Refused,
         _ => bail!(
-            "{}: whoever reaches this address could do everything, and all of it could be read on the way. Listen on \
-             tls! with --cert and --key, or say that you mean it: --listen '{0} -insecure'",
+            "{0}: anyone who reaches this address could read and change all files, and nothing is encrypted. Listen \
+             on tls! with --cert and --key; `ninefold keys init && ninefold keys server NAME` creates both. To \
+             accept the risk: --listen '{0} -insecure'",
             listen.addr
         ),
     };
@@ -283,7 +284,10 @@ fn tls(env: &rt::Real, serving: &Serving, addr: &Addr) -> Result<Option<Tls>> {
     let Addr::Tls { .. } = addr else { return Ok(None) };
     match certificate(env, serving)? {
         Some(tls) => Ok(Some(Arc::new(Mutex::new(tls)))),
-        None => bail!("{addr}: a tls! listener needs --cert and --key"),
+        None => bail!(
+            "{addr}: a tls! listener needs --cert and --key; `ninefold keys init && ninefold keys server NAME` \
+             creates both"
+        ),
     }
 }
 

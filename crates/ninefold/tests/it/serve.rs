@@ -271,7 +271,7 @@ fn a_second_server_on_a_socket_is_refused_and_a_dead_one_s_is_taken_over() {
 fn an_open_door_is_refused_unless_it_is_meant() {
     let server = Server::start();
     let said = server.fails(["serve", "--listen", "tcp!*!0"]);
-    assert!(said.contains("could do everything") && said.contains("-insecure"), "{said}");
+    assert!(said.contains("read and change all files") && said.contains("-insecure"), "{said}");
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("f"), "").unwrap();
     let open = Server::in_dir(dir, &["serve", "--listen", "tcp!*!0 -insecure"]);
@@ -287,7 +287,8 @@ fn wrong_words_are_explained() {
     for (line, text) in [
         (&["serve", "/no/such"][..], "/no/such: No such file or directory"),
         (&["serve", "a", "b"], "several servers"),
-        (&["serve", "--listen", "tls!127.0.0.1!0"], "--cert and --key"),
+        (&["serve", "--listen", "tls!127.0.0.1!0"], "`ninefold keys init && ninefold keys server NAME`"),
+        (&["serve", "--listen", "*:0"], "`ninefold keys init && ninefold keys server NAME`"),
     ] {
         let said = server.fails(line);
         assert!(said.contains(text), "{said}");
@@ -295,6 +296,11 @@ fn wrong_words_are_explained() {
     let output = server.run(["serve", "net:"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("is no server"));
+    let output = server.run(["serve", "a", "--http", "127.0.0.1:8080"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--http='http!127.0.0.1!8080'"));
+    let output = server.run(["ls", "--token", "hunter2", "9p://127.0.0.1:1/"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("16 letters and digits"));
 }
 
 #[test]
