@@ -12,6 +12,7 @@ use nine_servers::{Disk, DiskOptions, Ram};
 
 use crate::archive::{Spec, memory};
 use crate::config::Serving;
+use crate::operand::AddrShape;
 
 /// Default size of `ram:` in bytes: half of the memory that this program may use, at most 1 GiB.
 pub fn default_ram_size() -> u64 {
@@ -80,6 +81,9 @@ impl FromStr for Export {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Export, String> {
+        if let Some(why) = not_a_server(word) {
+            return Err(why);
+        }
         match word.split_once(':') {
             Some(("disk", "")) => Err("write disk:/PATH".into()),
             Some(("disk", path)) => Ok(Export::Disk(path.into())),
@@ -94,6 +98,21 @@ impl FromStr for Export {
             _ => Ok(Export::Disk(word.into())),
         }
     }
+}
+
+/// Explains a word that was meant as an address, unless there is a file of this name.
+fn not_a_server(word: &str) -> Option<String> {
+    let plain = word.replacen("://", ":", 1);
+    let AddrShape { net, host, port, .. } = AddrShape::of(plain.trim_end_matches('/'))?;
+    if Path::new(word).exists() {
+        return None;
+    }
+    let http = net.filter(|net| *net == "https").unwrap_or("http");
+    let tcp = net.filter(|net| *net == "tls").unwrap_or("tcp");
+    Some(format!(
+        "an address is no server; after --http it needs a `=`: --http='{http}!{host}!{port}'; for 9P write --listen \
+         '{tcp}!{host}!{port}'"
+    ))
 }
 
 /// Parses the size of `ram:SIZE`.
@@ -121,6 +140,15 @@ mod tests {
             ("disk:x.ns", Export::Disk("x.ns".into())),
         ] {
             assert_eq!(word.parse(), Ok(export), "{word}");
+        }
+        for (word, http) in [
+            ("127.0.0.1:8080", "--http='http!127.0.0.1!8080'"),
+            ("http!127.0.0.1!8080", "--http='http!127.0.0.1!8080'"),
+            ("http://localhost:8080/", "--http='http!localhost!8080'"),
+            ("https!*!443", "--http='https!*!443'"),
+        ] {
+            let why = word.parse::<Export>().unwrap_err();
+            assert!(why.contains(http) && why.contains("needs a `=`"), "{word}: {why}");
         }
         for word in ["", "disk:", "ram:x", "ram:99999999999G", "net:"] {
             assert!(word.parse::<Export>().is_err(), "{word}");
