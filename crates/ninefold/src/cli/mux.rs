@@ -16,6 +16,9 @@ pub struct Mux {
     /// The server [default: the default server]
     #[arg(value_name = "ADDR")]
     pub addr: Option<OsString>,
+    /// Words after a mistyped statement
+    #[arg(hide = true)]
+    pub rest: Vec<OsString>,
     /// Use the name space of this name [default: that of this user]
     #[arg(long, value_name = "NAME", conflicts_with = "aname")]
     pub space: Option<String>,

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use nine_io::client::{Error, File};
+use nine_io::near;
 use nine_mux::script::{self, Alone, Statement};
 use nine_mux::{AWAY, MAIN, Order, Wait};
 use nine_net::Env;
@@ -31,6 +32,19 @@ pub fn run(args: cli::Mux, config: &Config) -> Result<Tally> {
     if let Some(space) = &args.space {
         remote.aname = Some(space.clone());
     }
+    if let Some(word) = args.addr.as_deref().filter(|_| args.verb.is_none()).map(OsStr::to_string_lossy) {
+        match mistyped(&word) {
+            Some(statement) => {
+                bail!(
+                    "`{word}` is no statement; did you mean `{statement}`? (a directory of that name: /{word})"
+                )
+            }
+            None if !args.rest.is_empty() => {
+                bail!("`{word}` is no statement; write one of: {}", STATEMENTS.join(", "))
+            }
+            None => {}
+        }
+    }
     let line = args.verb.as_ref().map(line).transpose()?;
     if line.is_some() {
         remote = remote.with_error_texts();
@@ -43,6 +57,15 @@ pub fn run(args: cli::Mux, config: &Config) -> Result<Tally> {
         }
         Ok(Tally::default())
     })
+}
+
+/// The statements that the command line takes.
+const STATEMENTS: [&str; 6] = ["mount", "bind", "unmount", "hangup", "push", "pop"];
+
+/// Returns the statement that a word without a path or an address was meant to be.
+fn mistyped(word: &str) -> Option<&'static str> {
+    let is_word = word.bytes().all(|b| b.is_ascii_alphabetic());
+    near::near(word, STATEMENTS).filter(|_| is_word)
 }
 
 /// Formats the words after the verb as a line for ctl.
@@ -326,6 +349,16 @@ mod tests {
             "mount -n 2 -u 'a b' -a ram: /x"
         );
         assert!(said(&["-x", "ram:", "/a"]).unwrap_err().to_string().contains("`-x` is not known"));
+        for (word, meant) in [
+            ("mont", Some("mount")),
+            ("umount", Some("unmount")),
+            ("psuh", Some("push")),
+            ("main", None),
+            ("/mont", None),
+            ("mont:", None),
+        ] {
+            assert_eq!(mistyped(word), meant, "{word}");
+        }
         assert!(said(&["ram:"]).unwrap_err().to_string().contains("`mount` with one word"));
     }
 }

@@ -433,6 +433,13 @@ fn a_program_reads_the_name_space_as_json() {
             [0]["user"]
     );
     let missing = Server::start();
+    for (line, said) in [
+        (&["mux", "mont"][..], "`mont` is no statement; did you mean `mount`?"),
+        (&["mux", "mont", "ram:", "/x"], "`mont` is no statement; did you mean `mount`?"),
+        (&["mux", "fly", "ram:", "/x"], "`fly` is no statement; write one of: mount, bind, "),
+    ] {
+        assert!(missing.fails(line).contains(said), "{line:?}");
+    }
     assert!(missing.fails(["mux"]).contains("there is no /mux: it serves no name space file"));
 }
 
