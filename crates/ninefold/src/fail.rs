@@ -155,7 +155,12 @@ fn reason(error: &(dyn std::error::Error + 'static)) -> String {
         // The operand is named already; `ls` shows which of its path elements is missing.
         return error.to_string();
     }
-    plain(&error.to_string()).into()
+    let text = plain(&error.to_string()).to_owned();
+    match error.downcast_ref().map(ClientError::errno) {
+        // A copy writes to this machine, too.
+        Some(Errno::ENOSPC | Errno::EDQUOT) => text + " (at the server)",
+        _ => text,
+    }
 }
 
 /// Strips the error number that Rust appends to the text of a system error.

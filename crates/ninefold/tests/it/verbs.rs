@@ -113,8 +113,8 @@ fn an_error_names_the_path_that_failed() {
         (&["mv", "/r/f", "/r/none/g"][..], "ninefold: mv: /r/none/g: No such file or directory\n"),
         (&["mv", "/r/none", "/r/g"], "ninefold: mv: /r/none: No such file or directory\n"),
         (&["mv", "/r/d", "/r/f"], "ninefold: mv: /r/f: Not a directory\n"),
-        (&["put", "big", "/full/f"], "ninefold: put: /full/f: No space left on device\n"),
-        (&["put", "big", "/full"], "ninefold: put: /full/big: No space left on device\n"),
+        (&["put", "big", "/full/f"], "ninefold: put: /full/f: No space left on device (at the server)\n"),
+        (&["put", "big", "/full"], "ninefold: put: /full/big: No space left on device (at the server)\n"),
         (&["put", "none", "/full"], "ninefold: put: none: No such file or directory\n"),
         (&["get", "/r/f", "/dev/full/f"], "ninefold: get: /dev/full/f: Not a directory\n"),
     ] {
