@@ -25,7 +25,9 @@ pub fn run(args: cli::Tree, config: &Config) -> Result<Tally> {
             }
         }
         let (dirs, files) = (tree.dirs, tree.files);
-        tree.out.print(format_args!("\n{dirs} directories, {files} files\n"))?;
+        if tally.failed() == 0 || dirs + files > 0 {
+            tree.out.print(format_args!("\n{dirs} directories, {files} files\n"))?;
+        }
         tree.out.flush()?;
         Ok(tally)
     })

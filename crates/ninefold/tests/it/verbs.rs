@@ -115,12 +115,14 @@ fn an_error_names_the_path_that_failed() {
         (&["mv", "/r/d", "/r/f"], "ninefold: mv: /r/f: Not a directory\n"),
         (&["put", "big", "/full/f"], "ninefold: put: /full/f: No space left on device (at the server)\n"),
         (&["put", "big", "/full"], "ninefold: put: /full/big: No space left on device (at the server)\n"),
+        (&["tree", "/nope"], "ninefold: tree: /nope: No such file or directory\n"),
         (&["put", "none", "/full"], "ninefold: put: none: No such file or directory\n"),
         (&["get", "/r/f", "/dev/full/f"], "ninefold: get: /dev/full/f: Not a directory\n"),
     ] {
         let stderr = server.fails(line);
         assert!(stderr.ends_with(said), "{line:?}: {stderr}");
     }
+    assert_eq!(server.run(["tree", "/nope"]).stdout, b"");
     let none = format!("unix:{}/none", server.dir.path().display());
     for line in [&["ls", &none][..], &["ls", "--server", &none, "/"]] {
         let said = server.fails(line);
