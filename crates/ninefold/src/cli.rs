@@ -144,13 +144,13 @@ pub struct Serve {
 #[derive(Debug, Args)]
 pub struct Ls {
     /// Show mode, links, owner, group, length and modification time, one file per line
-    #[arg(short)]
+    #[arg(short, long)]
     pub long: bool,
     /// Include names that begin with a dot
-    #[arg(short)]
+    #[arg(short, long)]
     pub all: bool,
     /// List directories recursively
-    #[arg(short = 'R')]
+    #[arg(short = 'R', long)]
     pub recursive: bool,
     /// Print one JSON object per line
     #[arg(long)]
