@@ -32,7 +32,7 @@ use crate::config::{DialectChoice, Remote};
 use crate::copy;
 use crate::fail::{self, Attach, Dial, Interrupted, Step};
 use crate::operand::{Place, ServerAddr};
-use crate::serve::join_host;
+use crate::serve::{join_host, token};
 use silence::{Watched, watch};
 
 pub use data::Data;
@@ -319,12 +319,16 @@ impl Sessions {
 
     /// Returns the token for a place: from its address, else from the options.
     pub fn token(&self, place: &Place) -> Result<Option<String>> {
-        if place.token.is_some() || self.remote.token.is_some() {
-            return Ok(place.token.clone().or_else(|| self.remote.token.clone()));
+        if let Some(token) = place.token.as_ref().or(self.remote.token.as_ref()) {
+            token::check(token)?;
+            return Ok(Some(token.clone()));
         }
         let Some(path) = &self.remote.token_file else { return Ok(None) };
-        let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-        Ok(Some(text.trim().to_owned()))
+        let name = || path.display().to_string();
+        let text = std::fs::read_to_string(path).with_context(name)?;
+        let token = text.trim();
+        token::check(token).with_context(name)?;
+        Ok(Some(token.to_owned()))
     }
 
     /// Returns the user name and uid for attaches. With a client certificate, the certificate names the user.

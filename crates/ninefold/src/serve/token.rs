@@ -56,14 +56,43 @@ pub fn private(path: &Path, what: &str) -> Result<String> {
     Ok(text)
 }
 
+/// Checks that a text can be a token.
+pub fn check(token: &str) -> Result<()> {
+    let len = token.chars().count();
+    if len < SHORTEST {
+        bail!(
+            "a token has 32 hexadecimal digits (or at least {SHORTEST} letters and digits, if you chose it); this has \
+             {len}"
+        );
+    }
+    if let Some(other) = token.chars().find(|c| !c.is_ascii_alphanumeric()) {
+        bail!("a token has letters and digits alone; this has `{}`", other.escape_debug());
+    }
+    Ok(())
+}
+
 fn read(path: &Path) -> Result<Arc<str>> {
     let text = private(path, "the token")?;
     let token = text.trim();
-    if token.len() < SHORTEST || !token.bytes().all(|b| b.is_ascii_alphanumeric()) {
-        bail!(
-            "{}: a token has at least {SHORTEST} letters and digits; remove the file to get a new one",
-            path.display()
-        );
-    }
+    check(token).with_context(|| format!("{}: remove the file to get a new token", path.display()))?;
     Ok(token.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_token_is_seen_before_it_is_sent() {
+        for (token, why) in [
+            ("066497ac2c69648c648d71183e68b107", ""),
+            ("0123456789abcdef", ""),
+            ("hunter2", "a token has 32 hexadecimal digits (or at least 16"),
+            ("", "this has 0"),
+            ("token:066497ac2c69648c", "this has `:`"),
+        ] {
+            let said = check(token).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(said.contains(why) && said.is_empty() == why.is_empty(), "{token}: {said}");
+        }
+    }
 }
