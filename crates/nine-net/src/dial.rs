@@ -10,6 +10,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -292,7 +293,12 @@ fn host_and_port<'a>(scheme: &str, place: &'a str) -> Result<(&'a str, Option<&'
     }
     match place.split_once(':') {
         Some((_, port)) if port.contains(':') => {
-            wrong(format!("an IPv6 address stands in brackets; write {scheme}://[{place}]"))
+            if place.parse::<Ipv6Addr>().is_ok() {
+                return wrong(format!("an IPv6 address stands in brackets; write {scheme}://[{place}]"));
+            }
+            wrong(format!(
+                "`{port}` is no port; write {scheme}://HOST:PORT/PATH, an IPv6 address in brackets"
+            ))
         }
         Some((host, port)) => Ok((host, Some(port))),
         None => Ok((place, None)),
@@ -429,6 +435,7 @@ mod tests {
             ("tcp!h!65536", "`65536`", "65535"),
             ("tcp!h!1!2", "`!2`", "tcp!HOST!PORT"),
             ("9p://::1/x", "brackets", "9p://[::1]"),
+            ("9p://h:18640:/x", "`18640:` is no port", "9p://HOST:PORT/PATH"),
             ("9p://[::1", "after `[`", "[::1]:564"),
             ("9p://h/%zz", "hexadecimal", "%25"),
             ("unix!", "missing", "unix!/run"),
