@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use nine_gate::fuse::{Cache, MountOptions};
+use nine_io::near;
 
 use crate::config::{DialectChoice, Remote};
 
@@ -127,7 +128,17 @@ impl Mount {
             match self.take(&name, value, to) {
                 Ok(true) => {}
                 Ok(false) if self.sloppy => {}
-                Ok(false) => return Err(format!("-o {option}: it is not known; there are {KNOWN}")),
+                Ok(false) => {
+                    let word = option.split('=').next().unwrap_or_default();
+                    return Err(match KNOWN.contains(&&*name) {
+                        true if value.is_some() => format!("-o {option}: it takes no value"),
+                        true => format!("-o {option}: it needs a value: {word}=..."),
+                        false => match near::near(word, KNOWN) {
+                            Some(near) => format!("-o {option}: unknown option; did you mean `{near}`?"),
+                            None => format!("-o {option}: unknown option; {MORE}"),
+                        },
+                    });
+                }
                 Err(why) => return Err(format!("-o {option}: {why}")),
             }
         }
@@ -171,12 +182,52 @@ impl Mount {
     }
 }
 
-/// The known words of `-o`, for the error about an unknown one.
-const KNOWN: &str = "cache=TIME, write_back, allow_other, default_permissions, patience=SECONDS, wait=SECONDS, \
-                     read_ahead, no_read_ahead, passthrough=WHEN, nonempty, max_read=BYTES, uname=NAME, \
-                     aname=NAME, dialect=NAME, msize=BYTES, timeout=SECONDS, ca=FILE, pin=FINGERPRINT, cert=FILE, \
-                     key=FILE, token_file=FILE; ro, rw, suid, dev, exec, sync, dirsync, atime and their contraries; \
-                     auto, user, users, _netdev, nofail, x-ANYTHING";
+/// Words of `-o`, to suggest one for an unknown word.
+const KNOWN: [&str; 40] = [
+    "allow_other",
+    "aname",
+    "atime",
+    "ca",
+    "cache",
+    "cert",
+    "default_permissions",
+    "dev",
+    "dialect",
+    "dirsync",
+    "exec",
+    "key",
+    "max_read",
+    "msize",
+    "no_read_ahead",
+    "noatime",
+    "noauto",
+    "nodev",
+    "nodiratime",
+    "noexec",
+    "nofail",
+    "nonempty",
+    "nosuid",
+    "nosymfollow",
+    "passthrough",
+    "patience",
+    "pin",
+    "read_ahead",
+    "relatime",
+    "ro",
+    "rw",
+    "strictatime",
+    "suid",
+    "sync",
+    "timeout",
+    "token_file",
+    "uname",
+    "users",
+    "wait",
+    "write_back",
+];
+
+/// For the error about an unknown word.
+const MORE: &str = "`ninefold mount --help` lists all, from ro and allow_other to cache=TIME";
 
 /// Translates a call by mount(8), `/sbin/mount.TYPE SOURCE DIR [-sfnvrw] [-N NAMESPACE] [-t TYPE] [-o OPTIONS]`, into a
 /// command line of ours and flags for the rest. Returns `None` if this program was not called under such a name.
@@ -286,11 +337,14 @@ mod tests {
     #[test]
     fn what_is_not_known_is_named() {
         for (option, why) in [
-            ("nosense", "-o nosense: it is not known; there are cache=TIME"),
+            ("bogus", "-o bogus: unknown option; `ninefold mount --help` lists all"),
+            ("alow_other", "-o alow_other: unknown option; did you mean `allow_other`?"),
+            ("cahce=5", "-o cahce=5: unknown option; did you mean `cache`?"),
             ("cache=x", "-o cache=x: write seconds"),
             ("msize=x", "-o msize=x: `x` is no number"),
             ("token=abc", "-o token=abc: everybody can read it there"),
-            ("cache", "-o cache: it is not known"),
+            ("cache", "-o cache: it needs a value: cache=..."),
+            ("ro=1", "-o ro=1: it takes no value"),
         ] {
             let said = taken(option).unwrap_err();
             assert!(said.starts_with(why), "{said}");
