@@ -48,7 +48,7 @@ use nine_io::client::File;
 use nine_net::{Clock, Device, Env};
 use nine_proto::{Errno, OpenFlags};
 
-pub use mount::{Mount, MountOptions, unmount};
+pub use mount::{Mount, MountOptions, MountedServer, mounted, unmount};
 
 use abi::{AnswerBuffer, FuseFields, FuseHeader, init, op};
 use dir::DirHandle;

@@ -7,12 +7,12 @@
 //! Always holds: [`Mount`] removes only its own mount, and [`unmount`] only mounts of this kind. To find a mount,
 //! neither asks its file system, whose server may be dead.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::fmt::Write as _;
 use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -201,15 +201,78 @@ pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
     }
 }
 
-/// The type of the file system mounted on this directory, if any. The last mount hides the others
-/// (proc_pid_mountinfo(5): field 5 is the mount point; the type follows ` - `).
+/// A file system of this program that is mounted now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountedServer {
+    /// Its directory, absolute.
+    pub dir: PathBuf,
+    /// The server, as [`MountOptions::source`].
+    pub source: String,
+    /// Its options, with commas between, as the kernel reports them.
+    pub options: String,
+    /// The user who has mounted it.
+    pub uid: u32,
+}
+
+/// Lists the file systems of this program that this process can see, in the order in which they were mounted. Asks
+/// no server.
+///
+/// # Errors
+/// Fails if /proc is not mounted.
+pub fn mounted() -> io::Result<Vec<MountedServer>> {
+    Ok(servers(&std::fs::read("/proc/self/mountinfo")?))
+}
+
+fn servers(mountinfo: &[u8]) -> Vec<MountedServer> {
+    let ours = entries(mountinfo).filter(|entry| entry.kind == KIND.as_bytes());
+    let server = |entry: MountEntry| {
+        let rest = String::from_utf8_lossy(entry.rest);
+        let uid = rest.split(',').find_map(|word| word.strip_prefix("user_id=")?.parse().ok())?;
+        let is_shown = |word: &&str| !matches!(*word, "ro" | "rw") && !word.contains("_id=");
+        let own = String::from_utf8_lossy(entry.options);
+        let options: Vec<&str> = own.split(',').chain(rest.split(',').filter(is_shown)).collect();
+        Some(MountedServer {
+            dir: entry.dir,
+            source: String::from_utf8_lossy(&unescaped(entry.source)).into_owned(),
+            options: options.join(","),
+            uid,
+        })
+    };
+    ours.filter_map(server).collect()
+}
+
+/// The type of the file system mounted on this directory, if any. The last mount hides the others.
 fn kind<'a>(mountinfo: &'a [u8], dir: &Path) -> Option<&'a [u8]> {
-    let mut mounts = mountinfo.split(|&b| b == b'\n').filter_map(|line| {
-        let point = line.split(|&b| b == b' ').nth(4)?;
+    entries(mountinfo).filter(|entry| entry.dir == dir).last().map(|entry| entry.kind)
+}
+
+/// A line of proc_pid_mountinfo(5).
+struct MountEntry<'a> {
+    dir: PathBuf,
+    /// Options of the mount.
+    options: &'a [u8],
+    kind: &'a [u8],
+    /// With escapes.
+    source: &'a [u8],
+    /// Options of the file system.
+    rest: &'a [u8],
+}
+
+/// Parses proc_pid_mountinfo(5): fields 5 and 6 are the mount point and its options; type, source and options of the
+/// file system follow ` - `.
+fn entries(mountinfo: &[u8]) -> impl Iterator<Item = MountEntry<'_>> {
+    mountinfo.split(|&b| b == b'\n').filter_map(|line| {
+        let mut fields = line.split(|&b| b == b' ').skip(4);
         let at = line.windows(3).position(|w| w == b" - ")? + 3;
-        Some((unescaped(point), line[at..].split(|&b| b == b' ').next()?))
-    });
-    mounts.rfind(|(point, _)| point == dir.as_os_str().as_bytes()).map(|(_, kind)| kind)
+        let mut last = line[at..].split(|&b| b == b' ');
+        Some(MountEntry {
+            dir: OsString::from_vec(unescaped(fields.next()?)).into(),
+            options: fields.next()?,
+            kind: last.next()?,
+            source: last.next()?,
+            rest: last.next().unwrap_or_default(),
+        })
+    })
 }
 
 /// Decodes the octal escapes for blanks and similar characters.
@@ -436,6 +499,11 @@ mod tests {
         assert_eq!(kind(text, Path::new("/a b")), Some(&b"ext4"[..]));
         assert_eq!(kind(text, Path::new("/m")), Some(&b"fuse.ninefold"[..]));
         assert_eq!(kind(text, Path::new("/m/x")), None);
+        assert_eq!(servers(text), []);
+        let text = b"24 23 0:22 / /n\\040m ro,nosuid master:2 - fuse.ninefold tcp!h!1/a\\040b \
+                     ro,user_id=7,group_id=8,allow_other\n";
+        let (source, options) = ("tcp!h!1/a b".into(), "ro,nosuid,allow_other".into());
+        assert_eq!(servers(text), [MountedServer { dir: "/n m".into(), source, options, uid: 7 }]);
     }
 
     #[test]

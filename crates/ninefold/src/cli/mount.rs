@@ -13,6 +13,8 @@ use crate::config::{DialectChoice, Remote};
 
 /// Mount a server on a directory, for every program (FUSE)
 ///
+/// Without SERVER and DIR: lists your mounts, with the server and the options of each.
+///
 /// Runs in the background once the server has answered and the directory is mounted; `ninefold unmount DIR`,
 /// `fusermount3 -u DIR` or SIGTERM ends it. If the server goes away, requests wait until it is back, and open files are
 /// opened again; you can interrupt a waiting program. docs/mount.md describes what the kernel caches, and for how long.
@@ -21,11 +23,11 @@ use crate::config::{DialectChoice, Remote};
 pub struct Mount {
     /// The server: an address with an optional path; equal servers with commas between; `:` or `:/path` for the default
     /// server; or an argument of `serve`, which this command then serves by itself
-    #[arg(value_name = "SERVER")]
-    pub what: OsString,
+    #[arg(value_name = "SERVER", requires = "dir")]
+    pub what: Option<OsString>,
     /// A directory on this machine
     #[arg(value_name = "DIR")]
-    pub dir: PathBuf,
+    pub dir: Option<PathBuf>,
     /// Stay in the foreground, and log to the standard error
     #[arg(short, long)]
     pub foreground: bool,
@@ -291,6 +293,7 @@ const PATIENCE: &str = "Seconds after which a program that is interrupted or kil
 
 const MOUNTS: &str = "\
 Examples:
+  ninefold mount                                    # list your mounts
   ninefold mount 9p+tls://files.lab/home /n/home
   ninefold mount tcp!one.lab!564,tcp!two.lab!564 /n/pkg -o ro
   ninefold mount home.ns /n

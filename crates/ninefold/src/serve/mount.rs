@@ -40,8 +40,9 @@ use crate::archive::Archives;
 use crate::cli::{self, Passthrough};
 use crate::config::{Config, Remote, Serving};
 use crate::dial::{self, Sessions, within};
-use crate::fail::{Interrupted, Program};
+use crate::fail::{self, Interrupted, Program};
 use crate::operand::{Operand, Place};
+use crate::output::{Output, table};
 
 /// The source of the mount.
 enum What {
@@ -94,11 +95,12 @@ impl fmt::Display for What {
 
 /// Mounts, and serves until it is unmounted. In the background, returns once it is mounted.
 pub fn run(mut args: cli::Mount, config: &Config) -> Result<()> {
+    let (Some(what), Some(dir)) = (args.what.take(), args.dir.take()) else { return list() };
     let mut to = MountOptions::default();
     args.take_options(&mut to).map_err(|why| anyhow!(why))?;
     let mut remote = config.remote(&args.remote)?;
     remote.absolute()?;
-    let what = What::parse(&args.what, &remote)?;
+    let what = What::parse(&what, &remote)?;
     to.source = what.to_string();
     if args.fake {
         return Ok(());
@@ -136,7 +138,7 @@ pub fn run(mut args: cli::Mount, config: &Config) -> Result<()> {
             };
             let aname = here.as_ref().and(remote.aname.as_deref()).unwrap_or_default();
             let root = root(env, &opened, &serving, core.clone(), aname).await?;
-            let (mount, device) = Mount::new(&args.dir, &to).map_err(|error| refused(&args.dir, error))?;
+            let (mount, device) = Mount::new(&dir, &to).map_err(|error| refused(&dir, error))?;
             anyhow::Ok((opened, root, mount, device))
         };
         let begun = match select(pin!(begin), pin!(signals.next())).await {
@@ -155,6 +157,23 @@ pub fn run(mut args: cli::Mount, config: &Config) -> Result<()> {
     });
     console::end();
     ended?
+}
+
+/// Prints the mounts of this user.
+fn list() -> Result<()> {
+    let uid = geteuid().as_raw();
+    let own: Vec<_> = fuse::mounted()?.into_iter().filter(|mount| mount.uid == uid).collect();
+    if own.is_empty() {
+        fail::note("you have no mounts; `ninefold mount SERVER DIR` makes one");
+        return Ok(());
+    }
+    let mut rows = vec![["DIR", "SERVER", "OPTIONS"].map(String::from).to_vec()];
+    rows.extend(
+        own.into_iter().map(|mount| vec![mount.dir.display().to_string(), mount.source, mount.options]),
+    );
+    let mut out = Output::new();
+    out.print(table(&rows))?;
+    out.flush()
 }
 
 /// Explains why nothing can be mounted: the files in the directory may be those of another mount.

@@ -533,7 +533,12 @@ fn what_is_wrong_with_a_mount_point_is_said() {
         assert!(said.contains(why), "{said}");
     }
     // The mount of a killed process stays.
-    let mut mounted = world.mounted(&["disk:files", "mnt"]);
+    let mut mounted = world.mounted(&["disk:files", "mnt", "-o", "noexec"]);
+    let listed = out(&world.run(["mount"]));
+    let dir = mounted.dir.display().to_string();
+    let row = listed.lines().find(|line| line.starts_with(&dir)).unwrap_or_default();
+    assert!(listed.starts_with("DIR ") && row.contains("  disk:/") && row.contains(",noexec,"), "{listed}");
+    assert_eq!(world.run(["mount", "disk:files"]).status.code(), Some(2));
     mounted.signal(Signal::KILL);
     mounted.ends();
     let said = fails("mnt");
