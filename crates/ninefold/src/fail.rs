@@ -188,7 +188,7 @@ fn hint(error: &anyhow::Error) -> Option<Cow<'static, str>> {
         let refused = cause.downcast_ref::<ClientError>().is_some_and(|e| e.errno() == Errno::EROFS);
         if refused && NO_PROOF.load(Ordering::Relaxed) {
             return Some(
-                "Over TCP only who shows the token may change files: --token HEX, or 9p://HEX@HOST:PORT/. \
+                "Over TCP only clients with the token may change files: --token HEX, or 9p://HEX@HOST:PORT/. \
                  `ninefold serve` prints it when it starts."
                     .into(),
             );

@@ -53,7 +53,9 @@ fn write(
         match (&gate.token, &serving.token_file) {
             (Some(token), _) if secrets => writeln!(f, "    {}", place.command(Some(token)))?,
             (Some(_), Some(file)) => writeln!(f, "    the token is in {}", file.display())?,
-            (Some(_), None) => writeln!(f, "    nobody is shown the token: --token-file keeps it")?,
+            (Some(_), None) => {
+                writeln!(f, "    the token is not shown here; --token-file FILE writes it to a file")?
+            }
             (None, _) => {}
         }
         if let Some(data) = data {
@@ -68,7 +70,10 @@ fn write(
     }
     for console in consoles {
         let (at, says) = (&console.at, &console.says);
-        writeln!(f, "\n{at}\n    {says}: who shows the password, in clear text, commands the archives")?;
+        writeln!(
+            f,
+            "\n{at}\n    {says}: clients with the password, which is sent in clear text, command the archives"
+        )?;
     }
     writeln!(f, "\nready")
 }
@@ -78,7 +83,7 @@ fn who(addr: &Addr, gate: &Gate, certificates: bool, shared: bool) -> String {
         if gate.read_only { ("reads", "read") } else { ("reads and writes", "read and write") };
     match (addr, gate.anonymous) {
         (Addr::Unix { .. } | Addr::Shm { .. }, _) if shared => {
-            format!("whom the socket's mode lets in {reads}")
+            format!("users that the socket's mode admits {read}")
         }
         (Addr::Unix { .. } | Addr::Shm { .. }, _) => format!("this user, and root, {read}"),
         (_, Anonymous::Trusted) => format!("INSECURE: whoever reaches this address {reads} everything"),
@@ -88,7 +93,7 @@ fn who(addr: &Addr, gate: &Gate, certificates: bool, shared: bool) -> String {
                 (true, false) => "a certificate",
                 (false, _) => "the token",
             };
-            format!("who shows {proof} {reads}")
+            format!("clients with {proof} {read}")
         }),
     }
 }

@@ -39,8 +39,8 @@ pub fn readers(gate: &Gate) -> Option<String> {
     };
     let token = match (&gate.token, gate.read_only, gate.anonymous) {
         (None, ..) | (_, true, Anonymous::ReadOnly) => "",
-        (Some(_), true, _) => "; who shows the token reads everything",
-        (Some(_), false, _) => "; who shows the token writes, too",
+        (Some(_), true, _) => "; clients with the token read everything",
+        (Some(_), false, _) => "; clients with the token also write",
     };
     Some(format!("{others}{token}"))
 }
@@ -71,7 +71,7 @@ pub fn warn(dir: &Path, serving: &Serving) {
     let dir = dir.display();
     match serving.local_users.unwrap_or_default() {
         LocalReaders::Public => fail::note(format_args!(
-            "disk:{dir}: its mode is {mode:04o}, so over loopback only this user, root and who shows the token \
+            "disk:{dir}: its mode is {mode:04o}, so over loopback only this user, root and clients with the token \
              read it; --local-users all lets every user of this machine read it"
         )),
         LocalReaders::All => fail::note(format_args!(
@@ -94,9 +94,11 @@ mod tests {
         let said = |gate: Gate| readers(&gate).unwrap_or_default();
         assert_eq!(said(gate(Anonymous::ReadOnly)), "this machine reads");
         assert_eq!(said(with_token(Anonymous::ReadOnly, true)), "this machine reads");
-        assert!(said(with_token(Anonymous::ReadOnly, false)).ends_with("; who shows the token writes, too"));
         assert!(
-            said(with_token(Anonymous::AsOther, true)).ends_with("; who shows the token reads everything")
+            said(with_token(Anonymous::ReadOnly, false)).ends_with("; clients with the token also write")
+        );
+        assert!(
+            said(with_token(Anonymous::AsOther, true)).ends_with("; clients with the token read everything")
         );
         assert!(said(gate(Anonymous::Refused)).ends_with("other users of this machine do not"));
         assert_eq!(readers(&Gate::default()), None);

@@ -348,8 +348,8 @@ async fn announce(env: rt::Real, shown: &Shown<'_>, webs: &[Web]) -> Result<Vec<
                 "browsers of this user and root read everything, those of other users what file modes let others read"
             }
             (true, _, Some(false)) => "browsers of this user and root read, those of other users do not",
-            (_, true, _) => "client certificates are asked for, and open; nobody else reads",
-            (_, false, _) => "whoever reaches this address reads",
+            (_, true, _) => "browsers with a client certificate read; nobody else does",
+            (_, false, _) => "everyone who reaches this address reads",
         };
         let holder = if web.is_local() && proves {
             "; with a client certificate, what its holder may see"

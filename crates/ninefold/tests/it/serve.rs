@@ -352,13 +352,14 @@ fn tls(words: &[&str]) -> Server {
 fn tls_on_loopback_reads_unless_certificates_count() {
     let server = tls(&[]);
     let port = server.addr("tls!").split('!').nth(2).unwrap().to_string();
-    let readers = "other users of this machine what file modes let others read; who shows the token writes";
+    let readers =
+        "other users of this machine what file modes let others read; clients with the token also write";
     assert!(server.banner.contains(readers), "{}", server.banner);
     let file = format!("9p+tls://localhost:{port}/f");
     assert_eq!(server.ok(["cat", "--ca", "cert.pem", &file]), "secret");
     let server = tls(&["--client-ca", "cert.pem"]);
     let port = server.addr("tls!").split('!').nth(2).unwrap().to_string();
-    assert!(server.banner.contains("who shows a certificate or the token reads and"), "{}", server.banner);
+    assert!(server.banner.contains("clients with a certificate or the token read and"), "{}", server.banner);
     let file = format!("9p+tls://localhost:{port}/f");
     let said = server.fails(["cat", "--ca", "cert.pem", &file]);
     assert!(said.contains("does not let us in") && said.contains("--token HEX"), "{said}");
