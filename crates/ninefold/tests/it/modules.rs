@@ -244,7 +244,7 @@ fn a_token_is_not_shown_before_the_tls_that_is_asked_for() {
         [("tls", false), ("zstd,tls", false), (" tls localhost", false), ("zstd, tls", false), ("zstd", true)]
     {
         let (port, seen) = refusing(TcpListener::bind("127.0.0.1:0").unwrap());
-        let addr = format!("9p://secrettoken@localhost:{port}/");
+        let addr = format!("9p://secrettokenofsome@localhost:{port}/");
         let said = far.fails(["ls", "--ca", "cert.pem", "--push", push, &addr]);
         assert!(said.contains("push "), "{push:?}: {said}");
         let seen = seen.lock().unwrap();
