@@ -28,7 +28,7 @@ impl DataTimer {
         Self { clock, limit: options.data_timeout, moved: (Duration::ZERO, u64::MAX), timer: None }
     }
 
-    /// To be asked when nothing moves now and `at` is reached. Ready when that has been so for the time limit.
+    /// Call it when nothing moves now; `at` is the current offset. Ready if that was so for the whole time limit.
     pub(super) fn poll_silent(&mut self, cx: &mut Context<'_>, at: u64) -> Poll<io::Error> {
         let Some(clock) = &self.clock else { return Poll::Pending };
         if self.moved.1 != at {
@@ -43,7 +43,7 @@ impl DataTimer {
         Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, text))
     }
 
-    /// Begins anew, for another data connection.
+    /// Starts to measure again.
     pub(super) fn restart(&mut self) {
         self.moved.1 = u64::MAX;
     }

@@ -705,7 +705,7 @@ impl<F: Deref<Target = File> + Clone> StreamWriter<F> {
             Err(error) => error,
         };
         if matches!(error, Error::Stream { .. }) && self.safe.unwrap_or(0) < RESUME_MIN {
-            // Whoever writes on would only break the next one.
+            // A caller that continues would otherwise dial one data connection after the other.
             file.client().without_streams();
         }
         self.fail(error)

@@ -74,8 +74,8 @@ impl<'f> SinkStream<'f> {
 }
 
 /// Moves all data from the source's offset on. Returns the offset at which the source ended. Data passes through this
-/// program's memory only if a checksum is needed or one side has no faster method. When the
-/// sink's data connection breaks, the copy continues behind the stored bytes.
+/// program's memory only if a checksum is needed or one side has no faster method. When the sink's data connection
+/// breaks, the copy continues behind the stored bytes.
 pub async fn pump(
     source: &Source,
     sink: &Sink,

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use nine_io::client::{Direction, Error, HEAD, Stream};
+use nine_io::client::{Direction, Error, HEAD, Options, Stream};
 use nine_net::Env;
 use nine_proto::{Errno, NOGID, OpenFlags};
 use nine_sim::{Rng, Shape, seeds, tries_all};
@@ -248,6 +248,33 @@ fn a_write_over_connections_that_break_at_once_ends_by_twrites() {
                 assert!(s.offers().len() < 3, "{} data connections", s.offers().len());
             }
             assert!(at == SIZE && b.get("f") == bytes);
+            file.close().await.unwrap();
+            assert_eq!(client.fids(), 1);
+        });
+        at_rest(&world, &site, 2);
+        book.assert_clean(0);
+    }
+}
+
+/// All bytes are on their way for longer than the time limit after the last one was sent.
+#[test]
+fn a_write_over_a_link_that_is_only_slow_is_not_cut() {
+    for seed in seeds(4) {
+        let (world, book, site) = stage(seed);
+        let s = site.clone();
+        let b = book.clone();
+        world.run(async move {
+            let bytes = pattern(SIZE);
+            b.put("f", b"");
+            let options = Options { data_timeout: Duration::from_secs(5), ..s.options() };
+            let (client, root) = s.client(far(5), options).await;
+            let file = root.open("f", OpenFlags::RDWR).await.unwrap();
+            let delay = Duration::from_secs(9);
+            s.fate(Fate::Come(Shape { delay, piece: 256 * 1024, window: 2 * SIZE, ..far(5) }));
+            let mut stream = Stream::straight(&file, 0, SIZE as u64, Direction::Write);
+            stream.push(bytes.clone().into()).await.expect("the link takes all bytes");
+            stream.finish().await.expect("the bytes arrive");
+            assert!(s.offers().len() == 1 && b.get("f") == bytes);
             file.close().await.unwrap();
             assert_eq!(client.fids(), 1);
         });
