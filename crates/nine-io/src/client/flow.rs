@@ -15,6 +15,7 @@ use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use nine_net::Clock;
@@ -168,6 +169,10 @@ pub struct Reader<F> {
     piece: u32,
     /// Maximum data in the window, in bytes, unless `pace` finds it.
     most: usize,
+    /// The window is the one of `pace`, if there is one.
+    paced: bool,
+    /// The times of the latest and of the fastest piece, from its request to its use.
+    trips: Option<(Duration, Duration)>,
     pace: Option<(PaceController, Arc<dyn Clock>)>,
     done: bool,
 }
@@ -177,7 +182,21 @@ impl<F: Deref<Target = File>> Reader<F> {
     pub fn new(file: F, offset: u64, size: u64) -> Self {
         let (piece, most) = (file.piece(READ), file.window());
         let (window, stop, pace) = (FutureWindow::new(), u64::MAX, file.pace());
-        Self { file, window, under_way: 0, at: offset, size, stop, piece, most, pace, done: false }
+        let (paced, trips) = (true, None);
+        Self {
+            file,
+            window,
+            under_way: 0,
+            at: offset,
+            size,
+            stop,
+            piece,
+            most,
+            paced,
+            trips,
+            pace,
+            done: false,
+        }
     }
 
     /// Requests nothing at `stop` and beyond.
@@ -194,7 +213,13 @@ impl<F: Deref<Target = File>> Reader<F> {
 
     /// From now on has at most `most` bytes in flight, or one piece, instead of `Options::window`.
     pub fn set_window(&mut self, most: usize) {
-        (self.most, self.pace) = (most, None);
+        (self.most, self.paced) = (most, false);
+    }
+
+    /// The times of the latest and of the fastest piece, from its request to its use. `None` without a clock, and
+    /// before the first piece.
+    pub fn trips(&self) -> Option<(Duration, Duration)> {
+        self.trips
     }
 
     /// Continues beyond the offset of [`Reader::until`].
@@ -242,7 +267,9 @@ impl<F: Deref<Target = File>> Reader<F> {
         };
         self.under_way -= len as usize;
         if let (Some((pace, clock)), Ok(Answer::Data(data))) = (&mut self.pace, &answer) {
-            pace.answer(clock.now(), asked, data.len());
+            let trip = pace.answer(clock.now(), asked, data.len());
+            let fastest = self.trips.map_or(trip, |(_, fastest)| fastest.min(trip));
+            self.trips = Some((trip, fastest));
         }
         match answer.and_then(data) {
             Ok(data) if data.is_empty() => {
@@ -288,7 +315,8 @@ impl<F: Deref<Target = File>> Reader<F> {
     fn fill(&mut self) {
         loop {
             let alone = self.window.len() == 0;
-            let most = self.pace.as_ref().map_or(self.most, |(pace, _)| pace.window());
+            let pace = self.pace.as_ref().filter(|_| self.paced);
+            let most = pace.map_or(self.most, |(pace, _)| pace.window());
             let room = self.under_way + self.piece as usize <= most && self.at <= self.size;
             if self.at >= self.stop || !(alone || room) {
                 return;
@@ -343,8 +371,22 @@ impl<F: Deref<Target = File>> Writer<F> {
             poll_fn(|cx| self.poll_room(cx, len)).await?;
             self.put(data.split_to(len));
         }
-        // Sends the new pieces without waiting.
+        self.progress().await
+    }
+
+    /// Sends the new pieces and processes the answers that have arrived. Waits for nothing.
+    pub async fn progress(&mut self) -> Result<()> {
         poll_fn(|cx| self.poll_until(cx, usize::MAX)).await
+    }
+
+    /// The offset of the next [`Writer::push`].
+    pub fn edge(&self) -> u64 {
+        self.at
+    }
+
+    /// Bytes whose answers have not been processed yet.
+    pub fn under_way(&self) -> usize {
+        self.under_way
     }
 
     /// Maximum data of one [`Writer::put`], in bytes.

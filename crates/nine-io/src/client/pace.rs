@@ -2,9 +2,9 @@
 //! rates of the answers. A small relative of BBR (Cardwell and others, 2016).
 //!
 //! In: the times of requests and answers of pieces. Out: a window in bytes. The window starts at [`WINDOW_FIRST_LEN`]
-//! and grows by the answered bytes, so it doubles each round trip, while that raises the rate. Then it is twice the
-//! capacity of the link: the highest rate of the last [`RATE_ROUNDS_MAX`] round trips, times the shortest round trip
-//! seen when the link was found full. Periodically it is a quarter larger for one round trip. If that raises the rate,
+//! and grows by the answered bytes, so it doubles each round trip, while that raises the rate. Then it is one and a half
+//! times the capacity of the link: the highest rate of the last [`RATE_ROUNDS_MAX`] round trips, times the shortest
+//! round trip seen when the link was found full. Other requests of the connection wait behind what is in flight. Periodically it is a quarter larger for one round trip. If that raises the rate,
 //! growth starts again. A link is also full when all answers of a round trip are delayed by a queue ([`QUEUE_DELAY`]).
 //! Short answers mean that the server has no room for the window: it is halved, down to [`WINDOW_FIRST_LEN`].
 
@@ -84,8 +84,8 @@ impl PaceController {
         PaceSample { at: now, answered: self.answered }
     }
 
-    /// Records the answer to a piece, with its number of bytes.
-    pub(crate) fn answer(&mut self, now: Duration, asked: PaceSample, bytes: usize) {
+    /// Records the answer to a piece, with its number of bytes. Returns the time that it took.
+    pub(crate) fn answer(&mut self, now: Duration, asked: PaceSample, bytes: usize) -> Duration {
         self.answered += bytes as u64;
         let trip = now.saturating_sub(asked.at).max(Duration::from_micros(1));
         let shortest = self.trips.back_mut().expect("there is always one");
@@ -98,8 +98,10 @@ impl PaceController {
             self.round = self.answered;
             self.end_round();
         }
-        let settled = (2.0 * self.holds()) as usize + WINDOW_LEN_MIN;
+        let settled = (1.5 * self.holds()) as usize + WINDOW_LEN_MIN / 2;
         let window = match self.full {
+            // A larger window would only lengthen the queue.
+            false if self.queues(trip) => self.window,
             false => self.window + bytes,
             true if self.rounds % PROBE_ROUNDS == PROBE_ROUNDS - 1 => {
                 settled + WINDOW_LEN_MIN.max(settled / 4)
@@ -107,6 +109,7 @@ impl PaceController {
             true => settled,
         };
         self.window = window.clamp(WINDOW_LEN_MIN.min(self.most), self.most);
+        trip
     }
 
     /// To be called when the answer to a piece is shorter than the piece: the server has no room for the window. Halves
@@ -131,10 +134,15 @@ impl PaceController {
         self.shortest = self.trips.iter().copied().min().unwrap_or(Duration::MAX);
     }
 
+    /// Whether a queue of the link has delayed an answer that took this time.
+    fn queues(&self, trip: Duration) -> bool {
+        trip > self.shortest.saturating_add(self.shortest.max(QUEUE_DELAY))
+    }
+
     fn end_round(&mut self) {
         let newest = self.rates.back().copied().unwrap_or_default();
         let shortest = self.trips.back().copied().unwrap_or(Duration::MAX);
-        let queues = shortest > self.shortest.saturating_add(self.shortest.max(QUEUE_DELAY));
+        let queues = self.queues(shortest);
         if self.full {
             self.rounds += 1;
             // The rates since the last trial showed its effect.
@@ -195,13 +203,13 @@ mod tests {
     }
 
     #[test]
-    fn the_window_settles_at_twice_what_the_link_holds() {
+    fn the_window_settles_above_what_the_link_holds() {
         for (mbit, ms) in [(100, 50), (100, 200), (1000, 20), (10, 100), (1000, 1)] {
             let (rate, trip) = (f64::from(mbit) * 125_000.0, Duration::from_millis(ms));
             let holds = rate * (trip.as_secs_f64() + PIECE as f64 / rate);
             let window = *read(rate, trip, 2000, 64 << 20).last().unwrap() as f64;
             assert!(
-                window >= 1.5 * holds && window <= 2.5 * holds + 2.0 * WINDOW_LEN_MIN as f64,
+                window >= 1.2 * holds && window <= 2.0 * holds + 1.5 * WINDOW_LEN_MIN as f64,
                 "{mbit} {ms}: {window} {holds}"
             );
         }

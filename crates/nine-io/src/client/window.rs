@@ -69,20 +69,18 @@ impl<F: Future + Unpin> FutureWindow<F> {
         self.take_oldest()
     }
 
-    /// The same, without returning an output.
+    /// The same, without returning an output. New futures are polled in order: servers recognise sequential requests.
     pub(crate) fn begin(&mut self, cx: &mut Context<'_>) {
         let begun = self.slots.len() - self.fresh;
         self.fresh = 0;
-        // The oldest one is polled below.
-        self.slots.iter_mut().skip(begun.max(1)).for_each(|slot| slot.poll(cx));
         self.slots.iter_mut().take(1).for_each(|slot| slot.poll(cx));
+        self.slots.iter_mut().skip(begun.max(1)).for_each(|slot| slot.poll(cx));
     }
 
     /// The same for futures that must be polled after every event.
     pub(crate) fn poll_next_driving_all(&mut self, cx: &mut Context<'_>) -> Poll<Option<F::Output>> {
         self.fresh = 0;
-        self.slots.iter_mut().skip(1).for_each(|slot| slot.poll(cx));
-        self.slots.iter_mut().take(1).for_each(|slot| slot.poll(cx));
+        self.slots.iter_mut().for_each(|slot| slot.poll(cx));
         self.take_oldest()
     }
 
@@ -112,6 +110,7 @@ impl<F: Future + Unpin> FutureSlot<F> {
 mod tests {
     use super::*;
     use std::cell::Cell;
+    use std::future::poll_fn;
     use std::rc::Rc;
     use std::task::Waker;
 
@@ -146,6 +145,21 @@ mod tests {
             assert_eq!(window.poll_next(&mut cx), Poll::Ready(Some(expected)));
         }
         assert_eq!(window.poll_next(&mut cx), Poll::Ready(None));
+    }
+
+    #[test]
+    fn those_that_are_new_are_begun_in_order() {
+        let begun = Rc::new(Cell::new(0));
+        let mut window = FutureWindow::new();
+        for n in 0..4 {
+            let begun = begun.clone();
+            window.push_back(poll_fn(move |_| {
+                assert_eq!(begun.replace(n + 1), n);
+                Poll::<()>::Pending
+            }));
+        }
+        window.begin(&mut Context::from_waker(Waker::noop()));
+        assert_eq!(begun.get(), 4);
     }
 
     #[test]
