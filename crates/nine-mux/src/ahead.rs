@@ -6,7 +6,8 @@
 //! The [`SERIAL`]th serial read of a fid starts a *run*. The run asks for the file's attributes. If they are those of a
 //! regular file with more bytes, a [`Reader`] keeps a window of reads in flight. The window doubles when reads come
 //! before their data, and halves when data stays unread for long. A seek ends the run and restarts the count of serial
-//! reads. After runs in vain, the next one needs more serial reads to start. Any other unexpected event (an error, a
+//! reads. If the upstream's client has a clock, the window does not grow when data only waits longer in the queues of the
+//! link, and it halves when other requests would have to wait long behind the data. After runs in vain, the next one needs more serial reads to start. Any other unexpected event (an error, a
 //! shorter file, a lost connection) ends the run, too. The next Tread is then passed on and meets the event itself.
 //!
 //! Only the clock runs by itself. All calls are started while a Tread is served, on behalf of its client.
@@ -672,9 +673,14 @@ impl RunData {
         let late = std::mem::take(&mut self.late);
         let piece = self.reader.piece_max() as usize;
         let twice = (*limit * 2).min(limit_max(live, piece)).max(*limit);
-        if age > AGE * 3 / 4 {
+        // Data that came before it was read tells nothing about the link.
+        let trips = self.reader.trips().filter(|_| late);
+        let (is_quick, is_slow) = trips.map_or((true, false), |(trip, fastest)| {
+            (trip < fastest * 3 / 2 + QUEUE_DELAY, trip > fastest * 3 + 4 * QUEUE_DELAY)
+        });
+        if age > AGE * 3 / 4 || is_slow {
             *limit = (*limit / 2).max(piece);
-        } else if late && age < AGE / 2 {
+        } else if late && age < AGE / 2 && is_quick {
             let more = (twice + piece).saturating_sub(self.reserved);
             if runs.reserve(more) {
                 self.reserved += more;
@@ -758,8 +764,10 @@ const SERIAL: u32 = 2;
 const SERIAL_MAX: u32 = 64;
 /// The first window of a run, in bytes.
 const BEGIN: usize = 256 * 1024;
+/// Queues of a link that no window can avoid.
+const QUEUE_DELAY: Duration = Duration::from_millis(10);
 /// Maximum window, in bytes.
-const AHEAD_WINDOW_MAX: usize = 4 << 20;
+const AHEAD_WINDOW_MAX: usize = 8 << 20;
 /// Maximum window, in pieces: a server may have set a small iounit.
 const AHEAD_PIECES_MAX: usize = 64;
 /// Maximum reserved bytes of all runs of a mux.
