@@ -149,6 +149,8 @@ pub(super) struct FuseHeader {
     /// The caller.
     pub uid: u32,
     pub gid: u32,
+    /// The caller's thread; 0: it has none here.
+    pub pid: u32,
 }
 
 impl FuseHeader {
@@ -162,9 +164,10 @@ impl FuseHeader {
             node: words.u64()?,
             uid: words.u32()?,
             gid: words.u32()?,
+            pid: words.u32()?,
         };
-        // The thread that asks, and fields of later versions.
-        words.u64()?;
+        // Fields of later versions.
+        words.u32()?;
         (len as usize == bytes.len()).then_some((head, words))
     }
 }

@@ -35,13 +35,21 @@ impl MountState {
 
     /// Makes the kernel write back a file's dirty pages and drop all of them.
     async fn drop_pages(&self, node: &KernelNode) -> Result<(), Errno> {
+        self.notifier()?.inode_now(node.id).await;
+        Ok(())
+    }
+
+    /// The notifier for all but the server's changes.
+    ///
+    /// # Errors
+    /// ENOLCK: it cannot be created.
+    pub(super) fn notifier(&self) -> Result<&Notifier, Errno> {
         if self.lock_notifier.get().is_none() {
             let device = self.device.try_clone().map_err(|_| Errno::ENOLCK)?;
             let notifier = Notifier::new(device).map_err(|_| Errno::ENOLCK)?;
             let _ = self.lock_notifier.set(notifier);
         }
-        self.lock_notifier.get().ok_or(Errno::ENOLCK)?.inode_now(node.id).await;
-        Ok(())
+        self.lock_notifier.get().ok_or(Errno::ENOLCK)
     }
 
     /// Handles the end of a lock. Writes made under it must reach the server first.

@@ -42,6 +42,7 @@ impl MountState {
     pub(super) async fn lock(&self, mut lock: LockInput, waits: bool) -> FuseResult {
         let handle = self.handle(lock.handle)?;
         let OpenHandle::File(open) = &*handle else { return Err(Errno::EBADF) };
+        self.settle(&open.node).await?;
         let owner = lock.owner(&self.name);
         let whose = (lock.owner, lock.is_flock);
         match lock.ty {

@@ -27,6 +27,7 @@ mod running;
 pub mod space;
 mod sys;
 mod told;
+mod write_behind;
 mod xattr;
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -56,6 +57,7 @@ use nodes::{KernelNode, NodeTable, RequestEpoch, WANTED};
 use notifier::Notifier;
 use running::{InterruptWish, RunningRequest};
 use told::ChangeForwarder;
+use write_behind::{WriteBehind, WriteRun};
 
 /// How long the kernel may cache names and attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +96,10 @@ pub struct Options {
     pub passthrough: bool,
     /// How long to wait for the answer to a flush.
     pub patience: Duration,
+    /// A write of a file that is written sequentially need not wait for the answers to earlier ones, if the server is
+    /// far away. Their errors are reported by a later write, fsync(2) or close(2). Has no effect together with
+    /// `write_back` or [`Cache::Never`].
+    pub write_behind: bool,
 }
 
 /// Maximum number of bytes in one READ or WRITE, and the same in pages.
@@ -147,6 +153,7 @@ pub async fn serve<E: Env>(env: E, device: OwnedFd, root: File, options: Options
         checks_lists: Cell::new(false),
         lock_notifier: OnceCell::new(),
         told,
+        behind: WriteBehind::default(),
         scratch: RefCell::default(),
         name: format!("fuse-{:016x}", u64::from_ne_bytes(seed)),
     });
@@ -160,9 +167,11 @@ pub async fn serve<E: Env>(env: E, device: OwnedFd, root: File, options: Options
         }
     });
     let sweeps = pin!(nodes::sweep(&gate.nodes, &gate.clock));
-    match select(turns, select(listens, sweeps)).await {
+    let answers = pin!(gate.sweep_runs());
+    match select(turns, select(listens, select(sweeps, answers))).await {
         Either::Left((ended, _)) => ended,
-        Either::Right((Either::Left((never, _)) | Either::Right((never, _)), _)) => match never {},
+        Either::Right((Either::Left((never, _)), _)) => match never {},
+        Either::Right((Either::Right((never, _)), _)) => match never.factor_first().0 {},
     }
 }
 
@@ -184,6 +193,8 @@ struct MountState {
     lock_notifier: OnceCell<Notifier>,
     /// The subscription to the server's changes, if it publishes them.
     told: Option<ChangeForwarder>,
+    /// Writes that were answered early.
+    behind: WriteBehind,
     /// The kernel accepts passthrough files of the host.
     passes: Cell<bool>,
     /// SETXATTR has two more fields.
@@ -204,7 +215,9 @@ enum OpenHandle {
 
 struct FileHandle {
     node: Rc<KernelNode>,
-    file: File,
+    file: Rc<File>,
+    /// Its writes in flight, or the last ones.
+    run: RefCell<Option<Rc<WriteRun>>>,
     /// The same file opened without `APPEND`, or with it: for writes of the other kind. Opened when first needed.
     other: RefCell<Option<Rc<File>>>,
     /// The same file opened for writing. flock(2) allows an exclusive lock on a file that is open for reading.

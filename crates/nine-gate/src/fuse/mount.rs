@@ -63,6 +63,11 @@ impl MountOptions {
         self.flags.contains(MountFlags::RDONLY)
     }
 
+    /// Whether each write must reach the server before write(2) returns.
+    pub fn is_sync(&self) -> bool {
+        self.flags.contains(MountFlags::SYNCHRONOUS)
+    }
+
     /// The options that have the same form for mount(2) and `fusermount3`.
     fn common(&self) -> String {
         let mut text = String::new();

@@ -23,6 +23,7 @@ use nine_net::Clock;
 use nine_proto::{Attr, GetMask, Time, mode};
 
 use super::change_log::{ChangeLog, ChangeSubject};
+use super::write_behind::{WriteRun, WriteTail};
 
 /// Maximum number of fids of files that are not open. A server in this process allows 262,144 per connection.
 const HELD: usize = 1 << 16;
@@ -80,6 +81,10 @@ pub(super) struct KernelNode {
     moved: Cell<u64>,
     /// Written by this mount since the server last published a change of it.
     pub written: Cell<bool>,
+    /// Its writes in flight that were answered early.
+    pub run: RefCell<Option<Rc<WriteRun>>>,
+    /// The end of the file by such writes.
+    pub tail: Cell<WriteTail>,
     /// How the kernel has it open.
     pub mode_of_io: RefCell<FileIoMode>,
     /// Lock owners that have or had record locks, by owner and kind (`true`: flock(2)), and their processes.
@@ -96,6 +101,8 @@ pub(super) type EntryKey = (u64, Box<[u8]>);
 pub(super) struct RequestEpoch {
     changes: u64,
     moves: u64,
+    /// Runs of early answered writes that had ended.
+    pub runs: u64,
 }
 
 /// How the kernel has a file open: all handles of a file use one mode (`fuse_file_io_open` of Linux).
@@ -253,6 +260,8 @@ pub(super) struct NodeTable {
     next: u64,
     /// Counts changes of files' names.
     moves: u64,
+    /// The number of ended runs of early answered writes.
+    pub runs: u64,
     /// Renames in flight, and tasks that wait for one to end.
     renaming: usize,
     waiting: Vec<Waker>,
@@ -271,6 +280,7 @@ impl NodeTable {
             sweeper: None,
             next: ROOT,
             moves: 0,
+            runs: 0,
             renaming: 0,
             waiting: Vec::new(),
             change_log: ChangeLog::default(),
@@ -285,7 +295,7 @@ impl NodeTable {
 
     /// The epoch of a request that is about to be sent.
     pub(super) fn asks(&self) -> RequestEpoch {
-        RequestEpoch { changes: self.change_log.count(), moves: self.moves }
+        RequestEpoch { changes: self.change_log.count(), moves: self.moves, runs: self.runs }
     }
 
     /// Whether a reply about a name may be older than a change of it.
@@ -335,6 +345,8 @@ impl NodeTable {
             walked: Cell::new(asked.moves),
             moved: Cell::new(0),
             written: Cell::new(false),
+            run: RefCell::default(),
+            tail: Cell::default(),
             mode_of_io: RefCell::default(),
             locks: RefCell::default(),
             names: RefCell::default(),

@@ -182,7 +182,7 @@ impl MountState {
                 let handle = self.handle(handle);
                 let is_event = matches!(handle.as_deref(), Ok(OpenHandle::File(open)) if open.is_event);
                 let grace = if is_event { Duration::ZERO } else { GRACE };
-                let read = async move { read(handle?, offset, size.min(DATA as u32)).await };
+                let read = async move { read(&gate, handle?, offset, size.min(DATA as u32)).await };
                 Some(RequestWork { grace, ..work(read)? })
             }
             op::STATFS => work(async move {
@@ -202,6 +202,7 @@ impl MountState {
             op::RELEASE | op::RELEASEDIR => {
                 let (handle, _, flags, owner) = (f.u64()?, f.u32()?, f.u32()?, f.u64()?);
                 work(async move {
+                    gate.settle_for_release(handle).await;
                     if flags & abi::RELEASE_FLOCK_UNLOCK != 0 {
                         gate.unlock(handle, owner, true).await;
                     }
@@ -214,7 +215,10 @@ impl MountState {
                 work(async move {
                     let handle = gate.handle(handle)?;
                     let file = match &*handle {
-                        OpenHandle::File(open) => &open.file,
+                        OpenHandle::File(open) => {
+                            gate.settle_for_sync(open).await?;
+                            &open.file
+                        }
                         OpenHandle::Dir(dir) => dir.file(),
                     };
                     file.fsync(flags & abi::FSYNC_DATA != 0).await.map_err(errno)?;
@@ -224,8 +228,9 @@ impl MountState {
             op::FLUSH => {
                 let (handle, _, owner) = (f.u64()?, f.u64()?, f.u64()?);
                 work(async move {
+                    let settled = gate.settle_for_close(handle, head.pid).await;
                     gate.unlock(handle, owner, false).await;
-                    Ok(FuseReply::default())
+                    settled.map(|()| FuseReply::default())
                 })
             }
             op::SETXATTR => {
@@ -361,9 +366,8 @@ impl MountState {
         attr: &Attr,
     ) -> AnswerBuffer {
         let name = self.good_name(asked, dir, name);
-        let good = [name, self.good_attr(asked, node.id).min(name)];
-        node.has_attr.set(node.has_attr.get() || !good[1].is_zero());
-        out.entry(good, node.id, &self.shown(attr))
+        let (shown, good) = self.shown(asked, node, attr);
+        out.entry([name, good.min(name)], node.id, &shown)
     }
 
     fn tell(&self, asked: RequestEpoch, dir: u64, name: &[u8], file: File, attr: &Attr) -> Rc<KernelNode> {
@@ -440,21 +444,30 @@ impl MountState {
 
     fn attr(&self, asked: RequestEpoch, node: &KernelNode, attr: &Attr) -> FuseResult {
         node.seen(attr);
-        let good = self.good_attr(asked, node.id);
-        node.has_attr.set(node.has_attr.get() || !good.is_zero());
-        done(AnswerBuffer::default().attr_for(good, node.id, &self.shown(attr)))
+        let (shown, good) = self.shown(asked, node, attr);
+        done(AnswerBuffer::default().attr_for(good, node.id, &shown))
     }
 
-    /// The attributes as the kernel sees them.
-    fn shown<'a>(&self, attr: &'a Attr) -> Cow<'a, Attr> {
-        match self.options.owner {
-            Some((uid, gid)) => Cow::Owned(Attr { uid, gid, ..attr.clone() }),
-            None => Cow::Borrowed(attr),
+    /// The attributes as the kernel sees them, and how long it may cache them.
+    fn shown<'a>(&self, asked: RequestEpoch, node: &KernelNode, attr: &'a Attr) -> (Cow<'a, Attr>, Duration) {
+        let mut shown = Cow::Borrowed(attr);
+        if let Some((uid, gid)) = self.options.owner {
+            shown = Cow::Owned(Attr { uid, gid, ..attr.clone() });
         }
+        let good = match node.tail_at(asked) {
+            Some(end) => {
+                shown.to_mut().size = attr.size.max(end);
+                Duration::ZERO
+            }
+            None => self.good_attr(asked, node.id),
+        };
+        node.has_attr.set(node.has_attr.get() || !good.is_zero());
+        (shown, good)
     }
 
     async fn setattr(&self, id: u64, set: SetattrInput) -> FuseResult {
         let node = self.node(id)?;
+        self.settle(&node).await?;
         let handle = set.handle.and_then(|handle| self.handle(handle).ok());
         // ftruncate(2): the open file may be writable where a new open by path is refused.
         let open = match handle.as_deref() {
@@ -473,6 +486,7 @@ impl MountState {
         }
         if attr.size.is_some() {
             node.written.set(true);
+            node.tail.take();
         }
         let asked = self.asks();
         let attr = match open {
@@ -485,6 +499,10 @@ impl MountState {
     async fn open(&self, id: u64, flags: u32) -> FuseResult {
         let node = self.node(id)?;
         let how = self.flags(flags);
+        if flags & OpenFlags::TRUNC.0 != 0 {
+            self.settle(&node).await?;
+            node.tail.take();
+        }
         let file = self.file_of(&node).await?.open("", how).await.map_err(errno)?;
         let (fopen, backing) = self.how(&node, &file, flags);
         // Close-to-open: an open shows the file's present length (nfs(5)).
@@ -664,11 +682,10 @@ impl MountState {
         let fields = (|| {
             let (handle, offset, size, flags) = (f.u64()?, f.u64()?, f.u32()?, f.u32()?);
             let (_, open_flags) = (f.u64()?, f.u32()?);
-            let appends = open_flags & OpenFlags::APPEND.0 != 0 && flags & abi::WRITE_CACHE == 0;
-            (len == abi::IN + abi::WRITE_IN + size as usize).then_some((handle, offset, flags, appends))
+            (len == abi::IN + abi::WRITE_IN + size as usize).then_some((handle, offset, flags, open_flags))
         })();
         let at = abi::IN + abi::WRITE_IN..len;
-        let Some((handle, offset, flags, appends)) = fields else {
+        let Some((handle, offset, flags, open_flags)) = fields else {
             buffers.give(buffer);
             return RequestWork { future: Box::pin(async { Err(SHORT_OF_FIELDS) }), grace: GRACE };
         };
@@ -684,7 +701,7 @@ impl MountState {
         let is_event = matches!(handle.as_deref(), Ok(OpenHandle::File(open)) if open.is_event);
         let grace = if is_event { Duration::ZERO } else { GRACE };
         let gate = self.clone();
-        let future = Box::pin(async move { write(&gate, handle?, offset, flags, appends, written).await });
+        let future = Box::pin(async move { write(&gate, handle?, offset, flags, open_flags, written).await });
         RequestWork { future, grace }
     }
 
@@ -789,7 +806,8 @@ impl FileHandle {
     fn new(node: Rc<KernelNode>, file: File, fopen: u32) -> Self {
         let is_event = fopen & fopen::DIRECT_IO != 0;
         let stream = (fopen & fopen::STREAM != 0).then(StreamPosition::default);
-        Self { node, file, other: RefCell::default(), locker: RefCell::default(), is_event, stream }
+        let (file, run) = (Rc::new(file), RefCell::default());
+        Self { node, file, run, other: RefCell::default(), locker: RefCell::default(), is_event, stream }
     }
 
     /// Returns the file opened for writing, with `APPEND` if `appends`. Opens it the first time.
@@ -806,8 +824,9 @@ impl FileHandle {
     }
 }
 
-async fn read(handle: Rc<OpenHandle>, offset: u64, size: u32) -> FuseResult {
+async fn read(gate: &MountState, handle: Rc<OpenHandle>, offset: u64, size: u32) -> FuseResult {
     let OpenHandle::File(open) = &*handle else { return Err(Errno::EISDIR) };
+    gate.settle(&open.node).await?;
     if open.is_event {
         let offset = open.stream.as_ref().map_or(offset, |stream| stream.read.get());
         let bytes = open.file.read(offset, size).await.map_err(errno)?;
@@ -823,13 +842,13 @@ async fn read(handle: Rc<OpenHandle>, offset: u64, size: u32) -> FuseResult {
     Ok(FuseReply { bytes, ..FuseReply::default() })
 }
 
-/// `appends`: O_APPEND is set now. Writes from the page cache keep their offsets even then.
+/// `open_flags`: those that are set now.
 async fn write(
     gate: &MountState,
     handle: Rc<OpenHandle>,
     offset: u64,
     flags: u32,
-    appends: bool,
+    open_flags: u32,
     written: WriteData,
 ) -> FuseResult {
     let OpenHandle::File(open) = &*handle else { return Err(Errno::EISDIR) };
@@ -839,6 +858,19 @@ async fn write(
         let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
         gate.file_of(node).await?.setattr(&set).await.map_err(errno)?;
         node.mode.set(node.mode.get() & !0o7777 | mode);
+    }
+    // Writes from the page cache keep their offsets even with O_APPEND.
+    let appends = open_flags & OpenFlags::APPEND.0 != 0 && flags & abi::WRITE_CACHE == 0;
+    let is_behind = flags & abi::WRITE_CACHE == 0 && gate.may_write_behind(open, open_flags);
+    if is_behind {
+        if gate.write_behind(open, offset, &written.data).await? {
+            node.written.set(true);
+            node.has_pages.set(true);
+            return done(AnswerBuffer::default().u32(written.data.len() as u32).u32(0));
+        }
+    } else {
+        gate.settle(node).await?;
+        open.take_error()?;
     }
     let is_append = open.file.flags().is_some_and(|flags| flags.has(OpenFlags::APPEND));
     // With write-back the kernel itself places appended data.
@@ -850,7 +882,14 @@ async fn write(
     let offset = open.stream.as_ref().map_or(offset, |stream| stream.write.get());
     let n = match file.write_now(offset, &Payload::Bytes(written.data.clone())) {
         Some(n) => n,
-        None => file.write_at(offset, &written.data).await,
+        None => {
+            let begun = gate.clock.now();
+            let n = file.write_at(offset, &written.data).await;
+            if is_behind && let Ok(n) = n {
+                gate.written_alone(open, offset + n as u64, gate.clock.now() - begun);
+            }
+            n
+        }
     };
     let n = n.map_err(errno)?;
     if let Some(stream) = &open.stream {

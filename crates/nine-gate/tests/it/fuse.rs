@@ -29,6 +29,8 @@ use nine_proto::{Attr, Dirent, Errno, GetMask, LockStatus, LockType, NOUID, Op, 
 use rustix::fs::FlockOperation;
 use rustix::mount::UnmountFlags;
 
+mod write_behind;
+
 /// Longer than anything here takes, unless it hangs; and the time for an invalidation to take effect.
 const LIMIT: Duration = Duration::from_secs(20);
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -54,12 +56,23 @@ struct Lie {
     flips: bool,
     /// Requests of this kind are held and never answered: a walk to it, a getattr, a read.
     keeps: Option<&'static str>,
+    /// Writes are held until the test executes them.
+    holds_writes: bool,
+}
+
+/// A write that is not executed yet.
+struct HeldWrite {
+    later: Later,
+    path: String,
+    offset: u64,
+    data: Vec<u8>,
 }
 
 #[derive(Default)]
 struct Liar {
     files: Mutex<BTreeMap<String, Lie>>,
     kept: Mutex<Vec<Later>>,
+    held: Mutex<Vec<HeldWrite>>,
     nodes: Arc<()>,
     changes: Option<Arc<Changes>>,
     /// Files of which an extended attribute was requested. None has any.
@@ -122,6 +135,15 @@ impl Liar {
         until("requests are kept", || lock(&self.kept).len() >= many);
     }
 
+    fn write(&self, path: &str, offset: u64, data: &[u8]) -> nine_proto::Result<Reply> {
+        let (mut files, end) = (lock(&self.files), offset as usize + data.len());
+        let lie = files.get_mut(path).ok_or(Errno::EIO)?;
+        lie.data.resize(lie.data.len().max(end), 0);
+        lie.data[offset as usize..end].copy_from_slice(data);
+        lie.attr.size = lie.data.len() as u64;
+        Ok(Reply::Wrote(data.len() as u32))
+    }
+
     fn answer(&self, request: &Req, lie: &Lie, path: &str) -> nine_proto::Result<Reply> {
         Ok(match request.op() {
             Op::Getattr { .. } => match lie.errno {
@@ -146,14 +168,8 @@ impl Liar {
                 data.resize(data.len() + lie.more, b'+');
                 Reply::Read(Payload::Bytes(Bytes::from(data)))
             }
-            Op::Write { offset, data } => {
-                let (mut files, end) = (lock(&self.files), offset as usize + data.len());
-                let lie = files.get_mut(path).ok_or(Errno::EIO)?;
-                lie.data.resize(lie.data.len().max(end), 0);
-                lie.data[offset as usize..end].copy_from_slice(data);
-                lie.attr.size = lie.data.len() as u64;
-                Reply::Wrote(data.len() as u32)
-            }
+            Op::Write { offset, data } => self.write(path, offset, data)?,
+            Op::Fsync { .. } => Reply::Done,
             Op::Readdir { cookie } => {
                 let mut buf = request.dir_buf(Arc::new(nine_proto::Numeric));
                 let at = lie.list.iter().position(|&(_, at)| at == cookie).map_or(0, |at| at + 1);
@@ -234,6 +250,12 @@ impl FileServer for Liar {
             lock(&self.kept).push(later);
             return answer;
         }
+        if let (true, Op::Write { offset, data }) = (lie.holds_writes, request.op()) {
+            let data = data.to_vec();
+            let (answer, later) = request.later();
+            lock(&self.held).push(HeldWrite { later, path, offset, data });
+            return answer;
+        }
         let reply = match kind {
             "clone" => Ok(Reply::Walk { qids: Walked::new(), node: Some(self.node(path)) }),
             "walk" => {
@@ -290,6 +312,7 @@ impl Mounted {
                     owner: None,
                     passthrough: true,
                     patience: PATIENCE,
+                    write_behind: true,
                 };
                 let (served, stop) = abortable(serve(env, device, root, options));
                 told.send(stop).unwrap();
@@ -339,6 +362,7 @@ impl Drop for Mounted {
         let ended = self.thread.take().unwrap().join();
         assert!(ended.is_ok() || thread::panicking(), "whoever serves has panicked");
         lock(&self.server.kept).drain(..).for_each(|later| later.respond(Err(Errno::EIO.into())));
+        lock(&self.server.held).drain(..).for_each(|held| held.later.respond(Err(Errno::EIO.into())));
     }
 }
 

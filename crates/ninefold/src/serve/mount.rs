@@ -123,6 +123,7 @@ pub fn run(mut args: cli::Mount, config: &Config) -> Result<()> {
         owner: None,
         passthrough: args.passthrough == Passthrough::Auto,
         patience: remote.patience.map_or(PATIENCE, |seconds| Duration::from_secs(seconds.into())),
+        write_behind: !to.is_sync(),
     };
     partition::settle();
     let ended = rt::block_on(async |env| {
@@ -220,6 +221,7 @@ async fn there(
     let mut server = servers.of(places, &sessions)?;
     server.wait = Some(args.wait.map_or(Wait::Ever, |most| Wait::AtMost(Duration::from_secs(most.into()))));
     server.ahead = !args.no_read_ahead;
+    server.options.budget = BUDGET;
     Opened::elsewhere(env, &servers, server, remote, &path).await
 }
 
@@ -347,6 +349,9 @@ fn journal() -> io::Result<OwnedFd> {
 const BEHIND: &str = "NINEFOLD_BEHIND";
 /// Limit of in-flight requests.
 const CALLS: usize = 4096;
+/// Bytes of requests in flight to the server. It has one client, so this may be more than in a mux of many: a file may
+/// be read ahead by an eighth of it.
+const BUDGET: usize = 64 << 20;
 /// Default time that an interrupted request has to end.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest wait at the end for the unmount and in-flight requests.

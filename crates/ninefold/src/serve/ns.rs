@@ -38,6 +38,7 @@ pub fn run(args: cli::Ns, config: &Config) -> Result<()> {
         owner: (!geteuid().is_root()).then(|| (geteuid().as_raw(), getegid().as_raw())),
         passthrough: true,
         patience: mount::PATIENCE,
+        write_behind: true,
     };
     let ended = rt::block_on(async |env| {
         let mut signals = rt::signals()?;
