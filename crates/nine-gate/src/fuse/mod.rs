@@ -23,6 +23,7 @@ mod mount;
 mod nodes;
 mod notifier;
 mod ops;
+mod prefetch;
 mod running;
 pub mod space;
 mod sys;
@@ -42,7 +43,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join4, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use nine_io::Payload;
 use nine_io::client::File;
@@ -55,6 +56,7 @@ use abi::{AnswerBuffer, FuseFields, FuseHeader, init, op};
 use dir::DirHandle;
 use nodes::{KernelNode, NodeTable, RequestEpoch, WANTED};
 use notifier::Notifier;
+use prefetch::DirectoryPrefetcher;
 use running::{InterruptWish, RunningRequest};
 use told::ChangeForwarder;
 use write_behind::{WriteBehind, WriteRun};
@@ -154,6 +156,7 @@ pub async fn serve<E: Env>(env: E, device: OwnedFd, root: File, options: Options
         lock_notifier: OnceCell::new(),
         told,
         behind: WriteBehind::default(),
+        prefetcher: DirectoryPrefetcher::default(),
         scratch: RefCell::default(),
         name: format!("fuse-{:016x}", u64::from_ne_bytes(seed)),
     });
@@ -167,11 +170,10 @@ pub async fn serve<E: Env>(env: E, device: OwnedFd, root: File, options: Options
         }
     });
     let sweeps = pin!(nodes::sweep(&gate.nodes, &gate.clock));
-    let answers = pin!(gate.sweep_runs());
-    match select(turns, select(listens, select(sweeps, answers))).await {
+    let (answers, prefetches) = (pin!(gate.sweep_runs()), pin!(gate.prefetch()));
+    match select(turns, join4(listens, sweeps, answers, prefetches)).await {
         Either::Left((ended, _)) => ended,
-        Either::Right((Either::Left((never, _)), _)) => match never {},
-        Either::Right((Either::Right((never, _)), _)) => match never.factor_first().0 {},
+        Either::Right(((never, ..), _)) => match never {},
     }
 }
 
@@ -195,6 +197,8 @@ struct MountState {
     told: Option<ChangeForwarder>,
     /// Writes that were answered early.
     behind: WriteBehind,
+    /// Files of directories in which programs look up many.
+    prefetcher: DirectoryPrefetcher,
     /// The kernel accepts passthrough files of the host.
     passes: Cell<bool>,
     /// SETXATTR has two more fields.

@@ -105,6 +105,13 @@ pub(super) struct RequestEpoch {
     pub runs: u64,
 }
 
+impl RequestEpoch {
+    /// Whether files were renamed between the two.
+    pub(super) fn has_moves_since(self, now: Self) -> bool {
+        self.moves != now.moves
+    }
+}
+
 /// How the kernel has a file open: all handles of a file use one mode (`fuse_file_io_open` of Linux).
 #[derive(Default)]
 pub(super) enum FileIoMode {
@@ -176,6 +183,11 @@ impl KernelNode {
     /// Caches that the server stores no attributes of this class for files in this directory.
     pub(super) fn seen_without_class(&self, name: &[u8], until: Duration) {
         list(&self.no_classes, class_of(name), until);
+    }
+
+    /// The directories in which it was found.
+    pub(super) fn dirs(&self) -> Vec<u64> {
+        self.names.borrow().iter().map(|(dir, _)| *dir).collect()
     }
 
     /// Whether it is a regular file.
@@ -293,6 +305,11 @@ impl NodeTable {
         self.by_id.get(&id).cloned()
     }
 
+    /// The file with these attributes, if the kernel knows it.
+    pub(super) fn known(&self, attr: &Attr) -> Option<&Rc<KernelNode>> {
+        self.by_key.get(&key(attr)).and_then(|id| self.by_id.get(id))
+    }
+
     /// The epoch of a request that is about to be sent.
     pub(super) fn asks(&self) -> RequestEpoch {
         RequestEpoch { changes: self.change_log.count(), moves: self.moves, runs: self.runs }
@@ -311,7 +328,7 @@ impl NodeTable {
     /// Counts a reply to the kernel that names this file. `asked`: when the walk to it was sent.
     pub(super) fn told(&mut self, asked: RequestEpoch, file: Rc<File>, attr: &Attr) -> Rc<KernelNode> {
         let key = key(attr);
-        if let Some(node) = self.by_key.get(&key).and_then(|id| self.by_id.get(id)) {
+        if let Some(node) = self.known(attr) {
             node.lookups.set(node.lookups.get() + 1);
             node.seen(attr);
             // The root keeps the attached fid.

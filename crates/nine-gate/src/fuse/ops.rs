@@ -59,6 +59,22 @@ impl MountState {
         running.push(RunningRequest::new(self.clone(), head.unique, work));
     }
 
+    /// Wraps a request that changes names: files that were prefetched before its end are forgotten.
+    fn guarded(self: &Rc<Self>, head: FuseHeader, fields: FuseFields<'_>, work: RequestWork) -> RequestWork {
+        let other = match head.op {
+            op::SYMLINK | op::MKNOD | op::MKDIR | op::UNLINK | op::RMDIR | op::LINK | op::CREATE => None,
+            // The directory of the new name.
+            op::RENAME | op::RENAME2 => { fields }.u64(),
+            _ => return work,
+        };
+        let gate = self.clone();
+        let future = Box::pin(async move {
+            let _changes = [Some(head.node), other].map(|dir| dir.map(|dir| gate.prefetcher.change(dir)));
+            work.future.await
+        });
+        RequestWork { future, grace: work.grace }
+    }
+
     /// Starts a request. `None`: it is done, or expects no answer.
     pub(super) fn request(self: &Rc<Self>, head: FuseHeader, fields: FuseFields<'_>) -> Option<RequestWork> {
         match head.op {
@@ -81,7 +97,10 @@ impl MountState {
                 self.interrupt(fields.u64()?);
                 None
             }
-            _ => self.asked(head, fields).or_else(|| work(async { Err(SHORT_OF_FIELDS) })),
+            _ => {
+                let asked = self.asked(head, fields).or_else(|| work(async { Err(SHORT_OF_FIELDS) }))?;
+                Some(self.guarded(head, fields, asked))
+            }
         }
     }
 
@@ -274,10 +293,15 @@ impl MountState {
     }
 
     async fn lookup(&self, dir: u64, name: Box<[u8]>) -> FuseResult {
+        if let Some(reply) = self.prefetched(dir, &name) {
+            return Ok(reply);
+        }
         let parent = self.file(dir).await?;
-        let asked = self.asks();
-        match parent.walk_attr(&name, WANTED).await.map_err(errno) {
-            Ok((file, attr)) => Ok(self.found(asked, dir, &name, file, &attr)),
+        let (asked, begun) = (self.asks(), self.clock.now());
+        let walked = parent.walk_attr(&name, WANTED).await.map_err(errno);
+        self.looked_up(dir, begun);
+        match walked {
+            Ok((file, attr)) => Ok(self.found(asked, Duration::ZERO, dir, &name, file, &attr)),
             Err(Errno::ENOENT) => {
                 // Lost changes invalidate all known names, but not the absent ones.
                 let good = self.good_name(asked, dir, &name);
@@ -349,17 +373,26 @@ impl MountState {
         Ok(FuseReply::default())
     }
 
-    /// Adds a file to the kernel's known files, and returns the reply that names it.
-    fn found(&self, asked: RequestEpoch, dir: u64, name: &[u8], file: File, attr: &Attr) -> FuseReply {
+    /// Adds a file to the kernel's known files, and returns the reply that names it. `age`: since it was requested, if
+    /// that was before the kernel's request.
+    pub(super) fn found(
+        &self,
+        asked: RequestEpoch,
+        age: Duration,
+        dir: u64,
+        name: &[u8],
+        file: File,
+        attr: &Attr,
+    ) -> FuseReply {
         let node = self.tell(asked, dir, name, file, attr);
-        let bytes = self.entry(AnswerBuffer::default(), asked, dir, name, &node, attr).0;
+        let bytes = self.entry(AnswerBuffer::default(), (asked, age), dir, name, &node, attr).0;
         FuseReply { bytes, told: vec![node.id], opened: None }
     }
 
     fn entry(
         &self,
         out: AnswerBuffer,
-        asked: RequestEpoch,
+        (asked, age): (RequestEpoch, Duration),
         dir: u64,
         name: &[u8],
         node: &KernelNode,
@@ -367,7 +400,8 @@ impl MountState {
     ) -> AnswerBuffer {
         let name = self.good_name(asked, dir, name);
         let (shown, good) = self.shown(asked, node, attr);
-        out.entry([name, good.min(name)], node.id, &shown)
+        let good = [name, good.min(name)].map(|good| good.saturating_sub(age));
+        out.entry(good, node.id, &shown)
     }
 
     fn tell(&self, asked: RequestEpoch, dir: u64, name: &[u8], file: File, attr: &Attr) -> Rc<KernelNode> {
@@ -390,7 +424,7 @@ impl MountState {
         let asked = self.asks();
         let (file, mut attr) = dir.walk_attr(&name, WANTED).await.map_err(errno)?;
         self.give(&parent, &file, &mut attr, head, st_mode).await?;
-        Ok(self.found(asked, head.node, &name, file, &attr))
+        Ok(self.found(asked, Duration::ZERO, head.node, &name, file, &attr))
     }
 
     /// Gives a new file in `dir` to the user who created it through this mount. The change of owner clears its set-id
@@ -467,6 +501,7 @@ impl MountState {
 
     async fn setattr(&self, id: u64, set: SetattrInput) -> FuseResult {
         let node = self.node(id)?;
+        let _change = self.prefetcher.change_file(&node);
         self.settle(&node).await?;
         let handle = set.handle.and_then(|handle| self.handle(handle).ok());
         // ftruncate(2): the open file may be writable where a new open by path is refused.
@@ -499,7 +534,9 @@ impl MountState {
     async fn open(&self, id: u64, flags: u32) -> FuseResult {
         let node = self.node(id)?;
         let how = self.flags(flags);
-        if flags & OpenFlags::TRUNC.0 != 0 {
+        let is_cut = flags & OpenFlags::TRUNC.0 != 0;
+        let _change = is_cut.then(|| self.prefetcher.change_file(&node));
+        if is_cut {
             self.settle(&node).await?;
             node.tail.take();
         }
@@ -636,7 +673,8 @@ impl MountState {
             self.seen_without(&node, CAPABILITY);
         }
         let (fopen, backing) = self.how(&node, &file, flags);
-        let entry = self.entry(AnswerBuffer::default(), asked, head.node, &name, &node, &attr);
+        let entry =
+            self.entry(AnswerBuffer::default(), (asked, Duration::ZERO), head.node, &name, &node, &attr);
         let told = vec![node.id];
         let open = FileHandle::new(node, file, fopen);
         let reply = self.opened(OpenHandle::File(open), entry, fopen, backing)?;
@@ -742,7 +780,7 @@ impl MountState {
                 Ok((file, attr)) => {
                     let node = self.tell(asked, id, &entry.name, file, &attr);
                     told.push(node.id);
-                    self.entry(out, asked, id, &entry.name, &node, &attr)
+                    self.entry(out, (asked, Duration::ZERO), id, &entry.name, &node, &attr)
                 }
                 Err(error) if error.is_disconnect() => {
                     for node in told {
@@ -837,7 +875,21 @@ async fn read(gate: &MountState, handle: Rc<OpenHandle>, offset: u64, size: u32)
     }
     open.node.has_pages.set(true);
     let mut bytes = vec![0; size as usize];
-    let n = open.file.read_at(offset, &mut bytes).await.map_err(errno)?;
+    // Beyond the known length, one short answer is the end of the file. It need not be asked for again.
+    let rest = usize::try_from(open.node.size.get().saturating_sub(offset)).unwrap_or(usize::MAX);
+    let n = match rest < bytes.len() {
+        true => {
+            let first = open.file.read(offset, size).await.map_err(errno)?;
+            bytes[..first.len()].copy_from_slice(&first);
+            first.len()
+        }
+        false => 0,
+    };
+    let is_whole = rest < bytes.len() && n >= rest;
+    let n = match is_whole {
+        true => n,
+        false => n + open.file.read_at(offset + n as u64, &mut bytes[n..]).await.map_err(errno)?,
+    };
     bytes.truncate(n);
     Ok(FuseReply { bytes, ..FuseReply::default() })
 }
@@ -853,6 +905,7 @@ async fn write(
 ) -> FuseResult {
     let OpenHandle::File(open) = &*handle else { return Err(Errno::EISDIR) };
     let node = &open.node;
+    let _change = gate.prefetcher.change_file(node);
     if flags & abi::WRITE_KILL_SUIDGID != 0 && node.mode.get() & 0o6000 != 0 {
         let mode = without_set_id(node.mode.get());
         let set = SetAttr { mode: Some(mode), ..SetAttr::default() };

@@ -30,8 +30,8 @@ use super::nodes::{KernelNode, RequestEpoch};
 use super::ops::errno;
 use super::{Cache, FileHandle, GRACE, MountState, OpenHandle};
 
-/// A server is far away if a write takes this long.
-const FAR: Duration = Duration::from_millis(1);
+/// A server is far away if a request takes this long.
+pub(super) const FAR: Duration = Duration::from_millis(1);
 /// Maximum number of bytes in flight of all files of a mount. Above it, writes wait for the end of their run.
 const IN_FLIGHT_MAX: usize = 64 << 20;
 /// How often the answers to writes are processed if no request of the file does that.

@@ -29,11 +29,14 @@ use nine_proto::{Attr, Dirent, Errno, GetMask, LockStatus, LockType, NOUID, Op, 
 use rustix::fs::FlockOperation;
 use rustix::mount::UnmountFlags;
 
+mod prefetch;
 mod write_behind;
 
 /// Longer than anything here takes, unless it hangs; and the time for an invalidation to take effect.
 const LIMIT: Duration = Duration::from_secs(20);
 const PATIENCE: Duration = Duration::from_secs(1);
+/// A server that takes longer counts as far away.
+const FAR: Duration = Duration::from_millis(2);
 
 /// A file of the server. A directory has the files below its path, but may list others.
 #[derive(Clone, Default)]
@@ -58,6 +61,8 @@ struct Lie {
     keeps: Option<&'static str>,
     /// Writes are held until the test executes them.
     holds_writes: bool,
+    /// A walk to it takes as long as to a server far away.
+    far: bool,
 }
 
 /// A write that is not executed yet.
@@ -73,6 +78,8 @@ struct Liar {
     files: Mutex<BTreeMap<String, Lie>>,
     kept: Mutex<Vec<Later>>,
     held: Mutex<Vec<HeldWrite>>,
+    /// Files that were walked to.
+    walked: Mutex<Vec<String>>,
     nodes: Arc<()>,
     changes: Option<Arc<Changes>>,
     /// Files of which an extended attribute was requested. None has any.
@@ -259,6 +266,9 @@ impl FileServer for Liar {
         let reply = match kind {
             "clone" => Ok(Reply::Walk { qids: Walked::new(), node: Some(self.node(path)) }),
             "walk" => {
+                let begun = Instant::now();
+                while lie.far && begun.elapsed() < FAR {}
+                lock(&self.walked).push(path.clone());
                 let files = lock(&self.files);
                 let qid = |path: &String| files.get(path).map_or(lie.attr.qid, |lie| lie.attr.qid);
                 let mut qids = Walked::new();

@@ -7,8 +7,6 @@ use std::sync::mpsc::Receiver;
 use super::*;
 
 const PIECE: usize = 64 << 10;
-/// Longer than a write to a server nearby takes.
-const FAR: Duration = Duration::from_millis(2);
 
 /// Mounts a server that holds the writes of `f`.
 fn mounted() -> Option<Mounted> {
