@@ -6,9 +6,10 @@
 //! The [`SERIAL`]th serial read of a fid starts a *run*. The run asks for the file's attributes. If they are those of a
 //! regular file with more bytes, a [`Reader`] keeps a window of reads in flight. The window doubles when reads come
 //! before their data, and halves when data stays unread for long. A seek ends the run and restarts the count of serial
-//! reads. If the upstream's client has a clock, the window does not grow when data only waits longer in the queues of the
-//! link, and it halves when other requests would have to wait long behind the data. After runs in vain, the next one needs more serial reads to start. Any other unexpected event (an error, a
-//! shorter file, a lost connection) ends the run, too. The next Tread is then passed on and meets the event itself.
+//! reads. If the upstream's client has a clock, the window does not grow when data only waits longer in the queues of
+//! the link, and it halves when other requests would have to wait long behind the data. After runs in vain, the next
+//! one needs more serial reads to start. Any other unexpected event (an error, a shorter file, a lost connection) ends
+//! the run, too. The next Tread is then passed on and meets the event itself.
 //!
 //! Only the clock runs by itself. All calls are started while a Tread is served, on behalf of its client.
 //!

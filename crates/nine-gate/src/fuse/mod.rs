@@ -16,6 +16,7 @@
 
 mod abi;
 mod change_log;
+mod data;
 mod dir;
 mod fresh;
 mod locks;
@@ -45,7 +46,6 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::{Either, join4, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use nine_io::Payload;
 use nine_io::client::File;
 use nine_net::{Clock, Device, Env};
 use nine_proto::{Errno, OpenFlags};

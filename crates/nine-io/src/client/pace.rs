@@ -2,11 +2,12 @@
 //! rates of the answers. A small relative of BBR (Cardwell and others, 2016).
 //!
 //! In: the times of requests and answers of pieces. Out: a window in bytes. The window starts at [`WINDOW_FIRST_LEN`]
-//! and grows by the answered bytes, so it doubles each round trip, while that raises the rate. Then it is one and a half
-//! times the capacity of the link: the highest rate of the last [`RATE_ROUNDS_MAX`] round trips, times the shortest
-//! round trip seen when the link was found full. Other requests of the connection wait behind what is in flight. Periodically it is a quarter larger for one round trip. If that raises the rate,
-//! growth starts again. A link is also full when all answers of a round trip are delayed by a queue ([`QUEUE_DELAY`]).
-//! Short answers mean that the server has no room for the window: it is halved, down to [`WINDOW_FIRST_LEN`].
+//! and grows by the answered bytes, so it doubles each round trip, while that raises the rate. Then it is one and a
+//! half times the capacity of the link: the highest rate of the last [`RATE_ROUNDS_MAX`] round trips, times the
+//! shortest round trip seen when the link was found full. Other requests of the connection wait behind what is in
+//! flight. Periodically it is a quarter larger for one round trip. If that raises the rate, growth starts again. A link
+//! is also full when all answers of a round trip are delayed by a queue ([`QUEUE_DELAY`]). Short answers mean that the
+//! server has no room for the window: it is halved, down to [`WINDOW_FIRST_LEN`].
 
 use std::collections::VecDeque;
 use std::time::Duration;
