@@ -420,17 +420,7 @@ impl Live {
     }
 
     fn clients(&self, visitor: &Visitor) -> String {
-        let mut text = format!("{}\n", CLIENTS.join("\t"));
-        for client in self.seen(visitor) {
-            let dialect = client.dialect.map_or("-", Dialect::name);
-            let (peer, user) = (show(client.peer.as_bytes()), show(client.user.as_bytes()));
-            let (id, since, sent) = (client.id, client.since.as_secs(), client.requests);
-            let (waits, fids, came, gone) = (client.outstanding, client.fids, client.received, client.sent);
-            let (who, carried) =
-                (format_args!("{peer}\t{user}\t{dialect}\t{since}"), format_args!("{came}\t{gone}"));
-            put(&mut text, format_args!("{id}\t{who}\t{sent}\t{waits}\t{fids}\t{carried}\n"));
-        }
-        text
+        clients_text(&self.seen(visitor))
     }
 
     /// Returns the clients that this visitor may see.
@@ -443,27 +433,13 @@ impl Live {
     /// Formats the load and the latencies of the servers. Latencies are measured only for a while after each read of
     /// the file.
     fn load(&self, space: &str, visitor: &Visitor) -> String {
-        let mut text = format!("{}\n", LOAD.join("\t"));
+        let mut text = load_head();
         for server in self.upstreams(space, visitor) {
             let meter = self.0.mux.server(&server.name).and_then(|server| server.options.meter);
             let load = meter.map(|meter| meter.look());
             let counts = load.as_ref().map_or([0; 3], |load| [load.requests, load.sent, load.received]);
             let times: Vec<_> = load.iter().flat_map(|load| load.times).map(|n| n.to_string()).collect();
-            let away = server.away().map_or("-".into(), |why| show(why.as_bytes()).to_string());
-            let columns = [
-                server.id.to_string(),
-                show(server.name.as_bytes()).to_string(),
-                server.dialect().unwrap_or("-").into(),
-                server.live().count().to_string(),
-                server.live().map(|connection| connection.calls).sum::<usize>().to_string(),
-                server.connections.iter().map(|connection| connection.waiting).sum::<usize>().to_string(),
-                counts[0].to_string(),
-                counts[1].to_string(),
-                counts[2].to_string(),
-                if times.is_empty() { "-".into() } else { times.join(",") },
-                away,
-            ];
-            put(&mut text, format_args!("{}\n", columns.join("\t")));
+            text += &load_line(&server, counts, &times);
         }
         text
     }
@@ -728,7 +704,46 @@ fn live(state: &Weak<LiveState>) -> Option<Live> {
     state.upgrade().map(Live)
 }
 
-fn status_text(upstream: &UpstreamStatus) -> String {
+/// Formats the file `clients`.
+pub(crate) fn clients_text(clients: &[ClientStatus]) -> String {
+    let mut text = format!("{}\n", CLIENTS.join("\t"));
+    for client in clients {
+        let dialect = client.dialect.map_or("-", Dialect::name);
+        let (peer, user) = (show(client.peer.as_bytes()), show(client.user.as_bytes()));
+        let (id, since, sent) = (client.id, client.since.as_secs(), client.requests);
+        let (waits, fids, came, gone) = (client.outstanding, client.fids, client.received, client.sent);
+        let (who, carried) =
+            (format_args!("{peer}\t{user}\t{dialect}\t{since}"), format_args!("{came}\t{gone}"));
+        put(&mut text, format_args!("{id}\t{who}\t{sent}\t{waits}\t{fids}\t{carried}\n"));
+    }
+    text
+}
+
+/// Returns the line of column names of the file `load`.
+pub(crate) fn load_head() -> String {
+    format!("{}\n", LOAD.join("\t"))
+}
+
+/// Formats a server's line of the file `load`. `counts` are its requests, bytes sent to it, and bytes received.
+pub(crate) fn load_line(server: &UpstreamStatus, counts: [u64; 3], times: &[String]) -> String {
+    let columns = [
+        server.id.to_string(),
+        show(server.name.as_bytes()).to_string(),
+        server.dialect().unwrap_or("-").into(),
+        server.live().count().to_string(),
+        server.live().map(|connection| connection.calls).sum::<usize>().to_string(),
+        server.connections.iter().map(|connection| connection.waiting).sum::<usize>().to_string(),
+        counts[0].to_string(),
+        counts[1].to_string(),
+        counts[2].to_string(),
+        if times.is_empty() { "-".into() } else { times.join(",") },
+        server.away().map_or("-".into(), |why| show(why.as_bytes()).to_string()),
+    ];
+    format!("{}\n", columns.join("\t"))
+}
+
+/// Formats the file `status` of a server.
+pub(crate) fn status_text(upstream: &UpstreamStatus) -> String {
     let live = || upstream.live();
     let all = &upstream.connections;
     let mut text = String::new();

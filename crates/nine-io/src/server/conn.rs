@@ -776,7 +776,9 @@ impl Connection {
         self.core.memory().borrow(self.borrowed, borrow);
         self.borrowed = borrow;
         self.seen.moved(self.received, self.session.fid_count(), self.session.outstanding());
-        self.seen.carried(self.rx.total, self.tx.total);
+        if self.transport.is_some() {
+            self.seen.carried(self.rx.total, self.tx.total);
+        }
         let opens = if self.server.has_descriptors() { self.session.open_count() } else { 0 };
         self.core.opened(self.opens, opens);
         self.opens = opens;
@@ -834,6 +836,7 @@ impl Connection {
     /// The client is gone: releases everything except the requests in flight.
     fn finish(&mut self, end: &ConnectionEnd) {
         end.tell(self.own, self.id, &self.peer.addr, &self.user);
+        self.seen.carried(self.rx.total, self.tx.total);
         let transport = self.transport.take();
         self.data =
             transport.filter(|_| matches!(end, ConnectionEnd::Data)).map(|t| (t, self.rx.rest().to_vec()));

@@ -43,7 +43,7 @@ pub use desk::{ANAME as CONVERSATION, check_cost};
 pub use gate::{Anonymous, Asks, Gate, NOBODY, Policy, Right, is_ours};
 pub use listen::{Door, Entrance, GREETING, HANDSHAKE, Seat, Tls, listen};
 pub use req::{Answer, FileServer, Later, Node, Reply, Req, ReqId, Request, Who};
-pub use seen::ClientStatus;
+pub use seen::{ClientStatus, ClientTotals};
 pub use stream::{
     Course, Fill, LULL, OFFER_TIME, OFFERS, OFFERS_ALL, Passage, StreamRequest, Streams, TOKEN_TIME, lost,
 };
@@ -159,6 +159,8 @@ struct CoreState {
     connections: Mutex<HashMap<u64, Waker>>,
     /// The published status of each connection.
     seen: Mutex<HashMap<u64, Arc<PublishedStatus>>>,
+    /// The sums of the connections that have ended. Locked after `seen`.
+    ended: Mutex<ClientTotals>,
     /// Live listeners, to be woken likewise.
     listeners: Mutex<HashMap<u64, Waker>>,
     /// Open offers of streams.
@@ -205,6 +207,7 @@ impl Core {
                 judged: AtomicU64::new(0),
                 connections: Mutex::new(HashMap::new()),
                 seen: Mutex::new(HashMap::new()),
+                ended: Mutex::default(),
                 listeners: Mutex::new(HashMap::new()),
                 offers: stream::StreamOffers::default(),
                 guests: AtomicUsize::new(0),
@@ -267,6 +270,13 @@ impl Core {
         let mut all: Vec<_> = lock(&self.shared.seen).iter().map(|(&id, seen)| seen.status(id)).collect();
         all.sort_unstable_by_key(|client| client.id);
         all
+    }
+
+    /// The sums of all clients since the start, connected or not.
+    pub fn totals(&self) -> ClientTotals {
+        let seen = lock(&self.shared.seen);
+        let ended = *lock(&self.shared.ended);
+        seen.iter().fold(ended, |sum, (&id, seen)| sum.with(&seen.status(id)))
     }
 
     /// Bytes that connections hold above their floors.
@@ -377,7 +387,13 @@ impl Core {
     fn leave(&self, id: u64) {
         self.memory().forget(id);
         lock(&self.shared.connections).remove(&id);
-        lock(&self.shared.seen).remove(&id);
+        {
+            let mut seen = lock(&self.shared.seen);
+            if let Some(gone) = seen.remove(&id) {
+                let mut ended = lock(&self.shared.ended);
+                *ended = ended.with(&gone.status(id));
+            }
+        }
         lock(&self.shared.listeners).remove(&id);
     }
 

@@ -329,6 +329,21 @@ impl Request {
         downcast(self.nodes()[1])
     }
 
+    /// Whether the node behind its fid is of this type.
+    pub(crate) fn is_node<T: Any>(&self) -> bool {
+        self.nodes()[0].is_some_and(|node| node.is::<T>())
+    }
+
+    /// Whether the node behind its second fid is of this type.
+    pub(crate) fn is_node2<T: Any>(&self) -> bool {
+        self.nodes()[1].is_some_and(|node| node.is::<T>())
+    }
+
+    /// Whether its fid is the root of a tree, as attached to.
+    pub(crate) fn is_at_root(&self) -> bool {
+        self.inner.fid().is_some_and(|held| held.root)
+    }
+
     /// Whether there is a second fid.
     pub fn has_node2(&self) -> bool {
         self.nodes()[1].is_some()

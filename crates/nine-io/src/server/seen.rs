@@ -32,6 +32,30 @@ pub struct ClientStatus {
     pub sent: u64,
 }
 
+/// Sums over clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientTotals {
+    /// Number of clients.
+    pub clients: u64,
+    /// Messages received from them.
+    pub requests: u64,
+    /// Bytes received from them.
+    pub received: u64,
+    /// Bytes sent to them.
+    pub sent: u64,
+}
+
+impl ClientTotals {
+    pub(super) fn with(self, client: &ClientStatus) -> Self {
+        Self {
+            clients: self.clients + 1,
+            requests: self.requests + client.requests,
+            received: self.received + client.received,
+            sent: self.sent + client.sent,
+        }
+    }
+}
+
 /// The connection writes it; any thread may read it.
 pub(super) struct PublishedStatus {
     peer: Box<str>,

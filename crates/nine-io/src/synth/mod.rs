@@ -26,6 +26,7 @@
 //! - A directory's entries may come and go ([`Dir::live`]); an open directory shows those of its open. Large
 //!   directories have numbered entries that are listed as they are read ([`Dir::numbered`]).
 //! - Another file server may answer below a directory ([`Beyond`]).
+//! - A tree may be hidden in the root of another file server, for its owner ([`HiddenTree`]).
 //! - The tree's owner has the permissions of the first digit of a file's mode, all others those of the last.
 //!
 //! Always holds: a file's qid depends on its path alone, so it is the same after a restart. Among a million files two
@@ -34,6 +35,7 @@
 
 mod ask;
 mod beyond;
+mod hidden;
 mod serve;
 
 use std::sync::Arc;
@@ -48,6 +50,7 @@ use ask::PendingAsks;
 pub use ask::{Ask, Opening};
 pub use beyond::Beyond;
 use beyond::ForeignWalks;
+pub use hidden::HiddenTree;
 
 /// A synthetic tree: the file server.
 pub struct Tree {

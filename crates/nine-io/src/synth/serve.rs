@@ -290,10 +290,13 @@ impl TreePosition {
         Self { parent: None, name: b"/"[..].into(), node: Node::Dir(dir.clone()), qid }
     }
 
+    /// The root under this name in the root of another server, whose files have other qids.
+    pub(super) fn hidden_root(dir: &Arc<Dir>, name: &[u8]) -> Self {
+        let qid = Qid { ty: Qid::DIR, vers: 0, path: made_path(0, name) };
+        Self { parent: None, name: name.into(), node: Node::Dir(dir.clone()), qid }
+    }
+
     fn child(parent: &Arc<TreePosition>, name: &[u8], node: Node) -> Self {
-        let mut hasher = DefaultHasher::new();
-        hasher.write_u64(parent.qid.path);
-        hasher.write(name);
         let ty = match &node {
             Node::Dir(_) => Qid::DIR,
             Node::Server(beyond) => {
@@ -303,7 +306,7 @@ impl TreePosition {
             Node::File(file) if file.event => Qid::EVENT,
             Node::File(_) => Qid::FILE,
         };
-        let qid = Qid { ty, vers: 0, path: hasher.finish() & (MADE - 1) | MADE };
+        let qid = Qid { ty, vers: 0, path: made_path(parent.qid.path, name) };
         Self { parent: Some(parent.clone()), name: name.into(), node, qid }
     }
 
@@ -388,6 +391,14 @@ impl Handle for TextHandle {
             None => ask.fail(Errno::EPERM.into()),
         }
     }
+}
+
+/// Returns the qid path of the file of this name in the directory with the qid path `parent`.
+fn made_path(parent: u64, name: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write_u64(parent);
+    hasher.write(name);
+    hasher.finish() & (MADE - 1) | MADE
 }
 
 /// Marks the qid paths of the tree's files: those of a disk's files do not reach this bit.

@@ -41,7 +41,8 @@ use anyhow::{Result, bail};
 use futures_util::future::{Either, Fuse, FusedFuture, FutureExt, join_all, join3, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use nine_io::server::{Core, FileServer, Seat, Service, Streams, listen as serve_door};
-use nine_mux::{As, Flags, Live, MAIN, Mux, Owner, Server};
+use nine_io::synth::HiddenTree;
+use nine_mux::{As, Flags, HIDDEN_FILES, Live, MAIN, Mux, Owner, Server, files_of_one};
 use nine_net::{Env, rt};
 use nine_proto::NOUID;
 use nine_proto::session::server::Limits;
@@ -169,6 +170,9 @@ impl Served {
             true => Some(web::mux(env, server.clone(), &Core::default()).await?),
             false => None,
         };
+        // A mux would cost each request a hop. So the owner only sees its files, beside those of the server.
+        let files = files_of_one(&self.name(), core, env.wall());
+        let server: Arc<dyn FileServer> = Arc::new(HiddenTree::new(server, HIDDEN_FILES, files));
         Ok(Opened { server, mux, live: None })
     }
 }

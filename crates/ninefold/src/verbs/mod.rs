@@ -24,14 +24,17 @@ mod tree;
 mod watch;
 mod write;
 
-use anyhow::Result;
-use nine_io::client::{Entry, File};
-use nine_proto::{GetMask, OpenFlags, mode};
+use anyhow::{Result, bail};
+use nine_io::client::{Entry, Error, File};
+use nine_mux::HIDDEN_FILES;
+use nine_proto::{Errno, GetMask, OpenFlags, mode};
 use rustix::fs::Mode;
 
 use crate::cli::{Cli, Partition, PartitionVerb, Verb};
 use crate::config::{Config, Level, LogFormat};
+use crate::dial::Sessions;
 use crate::fail::Tally;
+use crate::operand::Place;
 use crate::serve::partition as here;
 use crate::{completions, copy, log, serve};
 
@@ -112,6 +115,25 @@ async fn sorted(dir: &File, attrs: Option<GetMask>) -> Result<Vec<Entry>> {
     }
     entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     Ok(entries)
+}
+
+/// Walks to the directory with the files of a mux, or with those of a server that is served without one.
+async fn mux_files(sessions: &Sessions, place: &Place) -> Result<File> {
+    let is_walk = |error: &anyhow::Error| error.downcast_ref::<Error>().is_some();
+    // Only a server without a mux has this name. There `mux` is a name like any other.
+    match sessions.walk(&place.below(HIDDEN_FILES.as_bytes()), true).await {
+        Err(error) if is_walk(&error) => {}
+        other => return other,
+    }
+    let place = place.below(b"mux");
+    match sessions.walk(&place, true).await {
+        Err(error) if error.downcast_ref().is_some_and(|e: &Error| e.errno() == Errno::ENOENT) => {
+            bail!(
+                "there is no {place}: its name space file says nomux, or only the owner of this server sees it"
+            )
+        }
+        other => other,
+    }
 }
 
 /// Reads a small file of a directory, at most [`TEXT_MAX`] bytes.

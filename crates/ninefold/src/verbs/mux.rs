@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
-use nine_io::client::{Error, File};
+use nine_io::client::File;
 use nine_io::near;
 use nine_mux::script::{self, Alone, Statement};
 use nine_mux::{AWAY, MAIN, Order, Wait};
@@ -16,7 +16,7 @@ use nine_net::Env;
 use nine_proto::{Errno, OpenFlags, Time};
 use serde_json::{Map, Value, json};
 
-use super::{sorted, text};
+use super::{mux_files, sorted, text};
 use crate::cli::{self, MuxVerb};
 use crate::config::Config;
 use crate::dial::{self, Sessions};
@@ -49,7 +49,7 @@ pub fn run(args: cli::Mux, config: &Config) -> Result<Tally> {
     if line.is_some() {
         remote = remote.with_error_texts();
     }
-    let place = Place::parse(args.addr.as_deref().unwrap_or(OsStr::new("/")), &remote)?.below(b"mux");
+    let place = Place::parse(args.addr.as_deref().unwrap_or(OsStr::new("/")), &remote)?;
     dial::run(remote, async |sessions| {
         match line {
             Some(line) => say(&sessions, &place, &line).await?,
@@ -92,7 +92,7 @@ fn line(verb: &MuxVerb) -> Result<String> {
 }
 
 async fn say(sessions: &Sessions, place: &Place, line: &str) -> Result<()> {
-    let mux = dir(sessions, place).await?;
+    let mux = mux_files(sessions, place).await?;
     let ctl = mux.open("ctl", OpenFlags::RDWR).await.map_err(|error| match error.errno() {
         Errno::EACCES | Errno::EROFS | Errno::EPERM => anyhow!(
             "only its owner changes this name space: over the unix socket as the user who serves, or with the token"
@@ -112,18 +112,8 @@ async fn say(sessions: &Sessions, place: &Place, line: &str) -> Result<()> {
 /// Exit status if a mounted server does not answer.
 const MOUNTED_AWAY: u8 = 3;
 
-/// Walks to the directory of the mux files.
-async fn dir(sessions: &Sessions, place: &Place) -> Result<File> {
-    match sessions.walk(place, true).await {
-        Err(error) if error.downcast_ref().is_some_and(|e: &Error| e.errno() == Errno::ENOENT) => {
-            bail!("there is no {place}: it serves no name space file, or that says nomux")
-        }
-        other => other,
-    }
-}
-
 async fn show(sessions: &Sessions, place: &Place, args: &cli::Mux) -> Result<()> {
-    let mux = dir(sessions, place).await?;
+    let mux = mux_files(sessions, place).await?;
     let mut out = Output::new();
     loop {
         let mut seen = Seen::read(&mux).await?;

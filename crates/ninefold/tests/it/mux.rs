@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use nine_io::client::{Options, blocking::Client};
-use nine_proto::{Dialect, Errno, NOUID, OpenFlags};
+use nine_proto::{Dialect, Errno, GetMask, NOUID, OpenFlags};
 
 use crate::common::{Server, ninefold};
 
@@ -440,7 +440,60 @@ fn a_program_reads_the_name_space_as_json() {
     ] {
         assert!(missing.fails(line).contains(said), "{line:?}");
     }
-    assert!(missing.fails(["mux"]).contains("there is no /mux: it serves no name space file"));
+    let hidden = serve("mount disk:a /a\nnomux\n");
+    assert!(hidden.fails(["mux"]).contains("there is no /mux: its name space file says nomux"));
+}
+
+#[test]
+fn one_served_directory_has_the_files_of_a_mux_for_its_owner_alone() {
+    let server = Server::start();
+    // Names of the directory itself stay what they are.
+    fs::create_dir(server.files().join("mux")).unwrap();
+    fs::write(server.files().join("mux/mounts"), "my own\n").unwrap();
+    assert_eq!(server.ok(["cat", "/mux/mounts"]), "my own\n");
+    let disk = format!("disk:{}", server.files().canonicalize().unwrap().display());
+    let seen = || server.ok(["mux", "--json"]).parse::<serde_json::Value>().unwrap();
+    let before = seen();
+    assert_eq!(
+        (&before["mounts"][0]["mount"], &before["mounts"][0]["old"]),
+        (&disk.clone().into(), &"/".into())
+    );
+    assert_eq!(
+        (&before["servers"][0]["name"], &before["servers"][0]["connections"]),
+        (&disk.into(), &1.into())
+    );
+    // Clients that have left are counted, too.
+    let load = |column: usize| -> u64 {
+        let text = server.ok(["cat", "/#mux/load"]);
+        text.lines().nth(1).unwrap().split('\t').nth(column).unwrap().parse().unwrap()
+    };
+    for column in [6, 7, 8] {
+        assert!(load(column) < load(column));
+    }
+    assert!(server.ok(["cat", "/#mux/metrics"]).contains("\nninefold_mux_clients 1\n"));
+    assert_eq!(server.ok(["ls", "-a", "/"]), "mux\n");
+    let said = server.fails(["mux", "mount", "ram:", "/mux"]);
+    assert!(said.contains("one server is served here, without a mux; serve a name space file"), "{said}");
+    // Not for others.
+    fs::remove_dir_all(server.files().join("mux")).unwrap();
+    fs::create_dir(server.files().join("dir")).unwrap();
+    let others = server.addr("tcp");
+    assert!(server.fails(["mux", &others]).contains("only the owner of this server sees it"));
+    assert!(server.ok(["mux", &format!("9p://{}@{}", server.token(), port_of(&others))]).contains("disk:"));
+    let addr = nine_net::Addr::Unix { path: server.socket() };
+    let client = Client::dial(&addr, Duration::from_secs(30), Options::default()).unwrap();
+    let root = client.attach("", NOUID, "").unwrap();
+    let files = root.walk("#mux").unwrap();
+    assert_eq!(root.rename("dir", &files, "x").unwrap_err().errno(), Errno::EXDEV);
+    let qid = |path: &str| files.walk(path).unwrap().getattr(GetMask::BASIC).unwrap().qid;
+    assert_eq!((qid("servers/.."), qid("..")), (qid(""), qid("")));
+    assert_eq!(files.walk("none").err().unwrap().errno(), Errno::ENOENT);
+    assert_eq!(files.remove().unwrap_err().errno(), Errno::EPERM);
+}
+
+/// Returns the host and port of a TCP address.
+fn port_of(addr: &str) -> String {
+    addr.trim_start_matches("tcp!").replacen('!', ":", 1)
 }
 
 #[test]

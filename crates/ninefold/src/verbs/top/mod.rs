@@ -11,7 +11,7 @@ use std::io::IsTerminal;
 use std::pin::pin;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use futures_util::future::{Either, select};
 use nine_io::client::{Error, File};
 use nine_net::{Env, rt};
@@ -35,7 +35,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 pub fn run(args: cli::Top, config: &Config) -> Result<Tally> {
     let remote = config.remote(&args.remote)?;
-    let place = Place::parse(args.addr.as_deref().unwrap_or(OsStr::new("/")), &remote)?.below(b"mux");
+    let place = Place::parse(args.addr.as_deref().unwrap_or(OsStr::new("/")), &remote)?;
     let delay = Duration::from_secs_f64(args.delay);
     let is_screen = !args.once && !args.json && std::io::stdout().is_terminal();
     dial::run_tidy(remote.clone(), true, async |sessions| {
@@ -61,12 +61,7 @@ impl Asked {
     async fn look(&mut self, sessions: Option<Sessions>) -> Result<Look> {
         if self.mux.is_none() {
             let sessions = sessions.unwrap_or_else(|| Sessions::new(self.remote.clone(), self.env));
-            let dir = match sessions.walk(&self.place, true).await {
-                Err(error) if is(&error, Errno::ENOENT) => {
-                    bail!("there is no {}: it serves no name space file, or that says nomux", self.place)
-                }
-                other => other?,
-            };
+            let dir = super::mux_files(&sessions, &self.place).await?;
             self.mux = Some((dir, sessions));
         }
         let (mux, _) = self.mux.as_ref().expect("it is there now");
