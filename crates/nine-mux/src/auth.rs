@@ -43,6 +43,7 @@ impl MuxCore {
             client: self.outside.number(req.id().conn, req.who()),
             principal: ClientPrincipal::of(req.who()),
             base: b"/"[..].into(),
+            unreached: None,
         });
         let (client, member) = self.connect(&by, &tree).await?;
         let afid = client.new_fid()?;

@@ -1,6 +1,7 @@
 //! The mux's state of a client's fid: its position in the name space, and the upstream's fid that represents it (CFid
 //! and Fid of the seed, section 3.4.2).
 
+use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use crate::core::refused;
 use crate::keep::ReconnectableFid;
 use crate::named::NamedSpace;
 use crate::qid::QidAllocator;
-use crate::space::{MountPoint, TreePath};
+use crate::space::{MountPoint, TreeId, TreePath};
 use crate::union::UnionListing;
 use crate::upstream::{HOPS, HOPS_MAX, TreeRoot, UserIdentity};
 
@@ -140,7 +141,12 @@ pub(crate) struct AttachContext {
     pub(crate) principal: ClientPrincipal,
     /// The path that the client attached to.
     pub(crate) base: Path,
+    /// The trees that a draft does not wait for.
+    pub(crate) unreached: Option<Arc<UnreachedTrees>>,
 }
+
+/// Trees whose servers did not answer a first contact, each with the error.
+pub(crate) type UnreachedTrees = HashMap<TreeId, Error>;
 
 /// The kind of an open fid.
 pub(crate) enum OpenFidKind {

@@ -7,13 +7,14 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use nine_io::client::{Client, Error, File, FlushLimits, heed};
 use nine_net::Env;
 use nine_net::lock::{Mutex, lock};
 use nine_proto::{Errno, Names, OpenFlags};
 
 use crate::ahead::RunRegistry;
-use crate::cfid::{AttachContext, PathStep};
+use crate::cfid::{AttachContext, PathStep, UnreachedTrees};
 use crate::jobs::JobTable;
 use crate::keep::{RenameLog, Wait, WaitDeadline};
 use crate::named::NamedSpace;
@@ -259,6 +260,9 @@ impl MuxCore {
         tree: TreeId,
         patience: Option<&mut WaitDeadline>,
     ) -> Result<Arc<TreeRoot>, Error> {
+        if let Some(error) = by.unreached.as_ref().and_then(|unreached| unreached.get(&tree)) {
+            return Err(error.clone());
+        }
         let tree = self.tree_of(tree).ok_or(Error::Remote(Errno::ENOENT.into()))?;
         let (Some(patience), Some(wait)) = (patience, tree.wait) else {
             return self.root_now(by, &tree).await;
@@ -382,6 +386,40 @@ impl MuxCore {
         Ok((self.change(by, &[tree.id], mount)?, away))
     }
 
+    /// Returns the root of a tree, or the error if its server does not answer within `limit`.
+    async fn root_within(
+        &self,
+        by: &AttachContext,
+        tree: &UpstreamTree,
+        limit: Duration,
+    ) -> Result<Arc<TreeRoot>, Error> {
+        let root = self.within(limit, self.root(by, tree.id, None)).await;
+        root.unwrap_or_else(|| {
+            let error = std::io::Error::new(std::io::ErrorKind::TimedOut, "it answers no Tattach");
+            Err(Error::Transport { peer: tree.upstream.server.name.clone(), error: Arc::new(error) })
+        })
+    }
+
+    /// Contacts the servers of several trees at once, for at most `limit`. Returns those that are away.
+    pub(crate) async fn contact(
+        &self,
+        by: &AttachContext,
+        trees: &[Arc<UpstreamTree>],
+        limit: Duration,
+    ) -> UnreachedTrees {
+        let contacts = trees.iter().map(|tree| async move {
+            let error = self.root_within(by, tree, limit).await.err();
+            error.filter(is_away).map(|error| (tree.id, error))
+        });
+        join_all(contacts).await.into_iter().flatten().collect()
+    }
+
+    /// Releases trees that were contacted, unless a name space shows them.
+    pub(crate) fn release(&self, trees: Vec<Arc<UpstreamTree>>) {
+        lock(&self.mounted).extend(trees.into_iter().map(|tree| (tree.id, tree)));
+        self.prune();
+    }
+
     /// Returns the place to mount a tree on, and the error if its server does not answer.
     async fn mount_point(
         &self,
@@ -393,13 +431,8 @@ impl MuxCore {
     ) -> Result<(TreePath, Option<Error>), Error> {
         // A remote server that is away is mounted all the same; a walk tries it again. A refusal is an error, and so is
         // a server of this process that does not open.
-        let late = || {
-            let error = std::io::Error::new(std::io::ErrorKind::TimedOut, "it answers no Tattach");
-            Err(Error::Transport { peer: tree.upstream.server.name.clone(), error: Arc::new(error) })
-        };
         let limit = if tree.upstream.server.local { 2 * GREETING } else { limit };
-        let root = self.within(limit, self.root(by, tree.id, None)).await;
-        let (is_dir, away) = match root.unwrap_or_else(late) {
+        let (is_dir, away) = match self.root_within(by, tree, limit).await {
             Ok(root) => (Some(root.qid().is_dir()), None),
             Err(error) if is_away(&error) && !tree.upstream.server.local => {
                 tracing::warn!("{what} is mounted, but away: {error}");

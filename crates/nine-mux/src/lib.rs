@@ -31,6 +31,7 @@ mod metrics;
 mod named;
 mod one;
 mod outside;
+mod pending;
 mod pushed;
 mod qid;
 pub mod script;
@@ -117,7 +118,8 @@ impl Mux {
     fn space_of(&self, named: Arc<named::NamedSpace>, owner: &Owner) -> Space {
         let ident = self.0.ident(&owner.name, owner.uid, upstream::UserStanding::Proven, false);
         let (principal, base) = (ClientPrincipal::Owner, b"/"[..].into());
-        let by = Arc::new(AttachContext { named, ident, hops: 0, client: 0, principal, base });
+        let unreached = None;
+        let by = Arc::new(AttachContext { named, ident, hops: 0, client: 0, principal, base, unreached });
         Space { core: self.0.clone(), by, limit: 2 * GREETING }
     }
 }

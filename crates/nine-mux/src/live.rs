@@ -21,6 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use nine_io::audit;
 use nine_io::client::Error;
 use nine_io::server::{ClientStatus, Core as Clients};
@@ -28,13 +29,15 @@ use nine_io::synth::{Ask, Dir, File, Node, Tree, Visitor};
 use nine_net::lock::{Mutex, lock};
 use nine_proto::{Dialect, Errno, show};
 
+use crate::cfid::{AttachContext, UnreachedTrees};
 use crate::core::{is_away, refused};
 use crate::made::{CallRecord, StatementCall};
 use crate::named::NamedSpace;
+use crate::pending::{PathAliases, PendingStatement, forget, undo};
 use crate::script::{self, Alone, Mount, Statement, User, quote};
 use crate::show::{MountStatus, UpstreamStatus};
 use crate::space::{Flags, Order, names_of};
-use crate::upstream::{As, RETRY, Server, is_owner};
+use crate::upstream::{As, RETRY, Server, UpstreamTree, is_owner};
 use crate::{Local, MAIN, Mux, Owner, Space, metrics};
 
 /// The interpretation of a script's words by the program that runs the mux.
@@ -64,8 +67,22 @@ pub struct Draft {
     /// The running mounts that lines of the draft have claimed, by name space. The draft mounts their servers again.
     claimed: BTreeMap<Box<str>, BTreeSet<u64>>,
     pending: Vec<PendingStatement>,
+    contacts: DraftContacts,
     /// Number of modules that its lines have named, by server.
     pushed: HashMap<Arc<str>, usize>,
+}
+
+/// The first contacts of a draft.
+#[derive(Default)]
+struct DraftContacts {
+    /// The mounts that were contacted and are not executed yet: their lines and servers.
+    servers: Vec<(Box<str>, Mount, (Server, String))>,
+    /// Their trees.
+    trees: Vec<Arc<UpstreamTree>>,
+    /// The trees whose servers did not answer.
+    unreached: Arc<UnreachedTrees>,
+    /// The server of the latest mount that failed.
+    failed: Option<(Server, String)>,
 }
 
 struct LiveState {
@@ -83,15 +100,6 @@ struct LiveState {
     spaces: Mutex<BTreeMap<Arc<str>, Vec<String>>>,
     /// The result of the latest message to `ctl`.
     latest: Mutex<String>,
-}
-
-/// A mount or bind that failed because a server on its path did not answer.
-struct PendingStatement {
-    space: Box<str>,
-    statement: Statement,
-    /// The statement without secrets.
-    shown: Statement,
-    why: String,
 }
 
 impl Live {
@@ -122,9 +130,7 @@ impl Live {
         match statement {
             Statement::Mount(mount) => {
                 let named = state.kinds.server(&mount.server).map_err(invalid)?;
-                let (id, made, away) = state.mount(&changed, mount, named).await?;
-                lock(&state.record).insert(space, &changed.by.named.space(), id, made);
-                return Ok(away);
+                return self.mounted(space, mount, named).await;
             }
             Statement::Bind { flags, new, old } => {
                 let (id, made) = bound(&changed, statement, new, old, *flags).await?;
@@ -170,6 +176,19 @@ impl Live {
         Ok(None)
     }
 
+    /// Mounts a server. Returns the error if it does not answer now.
+    async fn mounted(
+        &self,
+        space: &str,
+        mount: &Mount,
+        named: (Server, String),
+    ) -> Result<Option<Error>, Error> {
+        let changed = self.0.mux.space(space, self.0.owner.clone());
+        let (id, made, away) = self.0.mount(&changed, mount, named).await?;
+        lock(&self.0.record).insert(space, &changed.by.named.space(), id, made);
+        Ok(away)
+    }
+
     /// Executes a statement from a message to `/mux/ctl`. Refuses a statement that changes or hides `/mux`.
     async fn ordered(&self, space: &str, statement: &Statement) -> Result<Option<Error>, Error> {
         let (old, flags) = match statement {
@@ -200,7 +219,9 @@ impl Live {
         let named = self.0.mux.0.all_named();
         lock(&self.0.record).prune_all(named.iter().map(|named| (&*named.name, named.space())));
         let (named, spaces, record, claimed, pending, pushed) = Default::default();
-        let mut draft = Draft { live: self.clone(), named, spaces, record, claimed, pending, pushed };
+        let contacts = DraftContacts::default();
+        let mut draft =
+            Draft { live: self.clone(), named, spaces, record, claimed, pending, contacts, pushed };
         draft.space(MAIN);
         draft
     }
@@ -373,13 +394,8 @@ impl Live {
                 outside.within(rest, std::future::pending::<()>()).await;
                 rest = (rest * 2).min(RETRY_MAX);
                 let Some(live) = live(&state) else { return };
-                let lines: Vec<_> = lock(&live.0.pending)
-                    .iter()
-                    .map(|line| (line.space.clone(), line.statement.clone()))
-                    .collect();
-                for (space, statement) in lines {
-                    live.try_again(&space, &statement).await;
-                }
+                let lines = live.independent();
+                join_all(lines.iter().map(|(space, line)| live.try_again(space, line))).await;
                 let pending = lock(&live.0.pending);
                 if pending.is_empty() {
                     live.0.retries.store(false, Relaxed);
@@ -390,12 +406,26 @@ impl Live {
         self.0.mux.0.jobs.begin(None, Box::pin(work));
     }
 
+    /// Returns the pending statements that depend on no earlier one.
+    fn independent(&self) -> Vec<(Box<str>, Statement)> {
+        let record = lock(&self.0.record);
+        let pending = lock(&self.0.pending);
+        let waits =
+            |at: usize| is_behind(&record, &pending[..at], &pending[at].space, &pending[at].statement);
+        let free = (0..pending.len()).filter(|&at| waits(at).is_none()).map(|at| &pending[at]);
+        free.map(|line| (line.space.clone(), line.statement.clone())).collect()
+    }
+
     async fn try_again(&self, space: &str, statement: &Statement) {
         let is = |line: &PendingStatement| *line.space == *space && line.statement == *statement;
-        if !lock(&self.0.pending).iter().any(is) {
+        let Some(named) = lock(&self.0.pending).iter().find(|line| is(line)).map(|line| line.named.clone())
+        else {
             return;
-        }
-        let done = self.apply(space, statement).await;
+        };
+        let done = match (statement, named) {
+            (Statement::Mount(mount), Some(named)) => self.mounted(space, mount, named).await.map(drop),
+            _ => self.apply(space, statement).await,
+        };
         let unwanted = {
             let mut pending = lock(&self.0.pending);
             match (pending.iter().position(is), &done) {
@@ -478,8 +508,18 @@ impl LiveState {
         &self,
         on: &Space,
         mount: &Mount,
-        (mut server, shown): (Server, String),
+        (server, shown): (Server, String),
     ) -> Result<(u64, StatementCall, Option<Error>), Error> {
+        let (server, user) = self.configured(mount, server)?;
+        let name = Some(server.name.clone());
+        let (id, away) = on.mounted(server, &mount.aname, &user, &mount.old, mount.flags).await?;
+        let word = mount.word.clone();
+        let statement = Statement::Mount(Mount { server: shown, ..mount.clone() });
+        Ok((id, StatementCall { statement, word, server: name, is_dir: true }, away))
+    }
+
+    /// Returns the server with the options of the line, and the user to attach with.
+    fn configured(&self, mount: &Mount, mut server: Server) -> Result<(Server, As), Error> {
         (server.lanes, server.wait, server.ahead) = (mount.lanes, mount.wait, mount.ahead);
         if server.wait.is_none() && !server.others.is_empty() {
             return Err(invalid(format!("{}: equal servers are mounted with -r", server.name)));
@@ -490,11 +530,7 @@ impl LiveState {
             Some(User::Client) => As::Client,
             Some(User::Name(name)) => As::User { name: name.as_str().into(), uid: name.parse().ok() },
         };
-        let name = Some(server.name.clone());
-        let (id, away) = on.mounted(server, &mount.aname, &user, &mount.old, mount.flags).await?;
-        let word = mount.word.clone();
-        let statement = Statement::Mount(Mount { server: shown, ..mount.clone() });
-        Ok((id, StatementCall { statement, word, server: name, is_dir: true }, away))
+        Ok((server, user))
     }
 }
 
@@ -504,20 +540,50 @@ impl Draft {
         space == MAIN || self.spaces.contains_key(space)
     }
 
+    /// Contacts the remote servers of mounts that will be executed, all at once. Statements then do not wait for those
+    /// that do not answer in time. Modules that the servers need must have been pushed.
+    pub async fn contact<'s>(&mut self, mounts: impl IntoIterator<Item = (&'s str, &'s Mount)>) {
+        let core = self.live.0.mux.0.clone();
+        let by = self.space(MAIN).by;
+        for (space, mount) in mounts {
+            // The statement itself reports an error.
+            let Ok(named) = self.server(space, mount) else { continue };
+            if let Ok((server, user)) = self.live.0.configured(mount, named.0.clone())
+                && !server.local
+            {
+                let (wait, ahead) = (server.wait, server.ahead);
+                self.contacts.trees.push(core.tree(&core.upstream(server), &mount.aname, &user, wait, ahead));
+            }
+            self.contacts.servers.push((space.into(), mount.clone(), named));
+        }
+        self.contacts.unreached = Arc::new(core.contact(&by, &self.contacts.trees, CONTACT).await);
+    }
+
     /// Executes a statement in a name space of the draft, as [`Live::apply`] would. A SERVER word at the same place as
     /// before means the same server, so a tree in memory keeps its content.
+    ///
+    /// # Errors
+    /// Those of [`Live::apply`]. A mount or bind that depends on one that [waits](Draft::keep) must wait, too.
     pub async fn apply(&mut self, space: &str, statement: &Statement) -> Result<(), Error> {
         let (live, changed) = (self.live.clone(), self.space(space));
+        self.contacts.failed = None;
+        let waits = is_behind(&self.record, &self.pending, space, statement);
+        let waits = waits.map(|earlier| refused(Errno::ETIMEDOUT, &format!("it waits for: {earlier}")));
         match statement {
             Statement::Mount(mount) => {
-                let named = match self.known(space, mount) {
-                    Some(known) => known,
-                    None => live.0.kinds.server(&mount.server).map_err(invalid)?,
-                };
+                let named = self.server(space, mount)?;
+                self.contacts.failed = Some(named.clone());
+                if let Some(waits) = waits {
+                    return Err(waits);
+                }
                 let (id, made, _) = live.0.mount(&changed, mount, named).await?;
+                self.contacts.failed = None;
                 self.record.insert(space, &changed.by.named.space(), id, made);
             }
             Statement::Bind { flags, new, old } => {
+                if let Some(waits) = waits {
+                    return Err(waits);
+                }
                 let (id, made) = bound(&changed, statement, new, old, *flags).await?;
                 self.record.insert(space, &changed.by.named.space(), id, made);
             }
@@ -554,7 +620,8 @@ impl Draft {
                 mount.server = server;
             }
             let (statement, why) = (statement.clone(), error.to_string());
-            self.pending.push(PendingStatement { space: space.into(), statement, shown, why });
+            let named = self.contacts.failed.take();
+            self.pending.push(PendingStatement { space: space.into(), statement, shown, named, why });
         }
         can_wait
     }
@@ -585,7 +652,22 @@ impl Draft {
     fn space(&mut self, name: &str) -> Space {
         let mux = &self.live.0.mux;
         let named = self.named.entry(name.into()).or_insert_with(|| mux.0.draft(name)).clone();
-        Space { limit: CONTACT, ..mux.space_of(named, &self.live.0.owner) }
+        let space = mux.space_of(named, &self.live.0.owner);
+        let unreached = Some(self.contacts.unreached.clone());
+        let by = Arc::new(AttachContext { unreached, ..AttachContext::clone(&space.by) });
+        Space { limit: CONTACT, by, ..space }
+    }
+
+    /// Returns the server of a mount, and its displayed word.
+    fn server(&mut self, space: &str, mount: &Mount) -> Result<(Server, String), Error> {
+        let contacted = &mut self.contacts.servers;
+        if let Some(at) = contacted.iter().position(|(of, line, _)| **of == *space && *line == *mount) {
+            return Ok(contacted.remove(at).2);
+        }
+        match self.known(space, mount) {
+            Some(known) => Ok(known),
+            None => self.live.0.kinds.server(&mount.server).map_err(invalid),
+        }
     }
 
     /// Returns the server that a line like this one has already mounted there, and its displayed word. Each line claims
@@ -625,8 +707,23 @@ impl Drop for Draft {
     /// Releases the trees that only the draft has mounted.
     fn drop(&mut self) {
         self.named.clear();
-        self.live.0.mux.0.prune();
+        self.live.0.mux.0.release(std::mem::take(&mut self.contacts.trees));
     }
+}
+
+/// Returns the first of the earlier pending statements that a statement depends on.
+fn is_behind<'p>(
+    record: &CallRecord,
+    earlier: &'p [PendingStatement],
+    space: &str,
+    statement: &Statement,
+) -> Option<&'p Statement> {
+    let mut earlier = earlier.iter().filter(|line| *line.space == *space).peekable();
+    earlier.peek()?;
+    let mut aliases = PathAliases::default();
+    record.calls(space).for_each(|(_, call)| aliases.add(&call.statement, call.server.as_deref()));
+    earlier.clone().for_each(|line| aliases.add(&line.statement, None));
+    earlier.find(|line| aliases.depends(statement, &line.statement)).map(|line| &line.shown)
 }
 
 /// Executes a bind. Returns the number and the record of the call.
@@ -655,35 +752,6 @@ async fn unmount(
         (Some(id), _) => on.core.unmount_call(&on.by, id),
         _ => on.unmount(new, old).await.or_else(|error| if forgotten { Ok(()) } else { Err(error) }),
     }
-}
-
-/// Removes pending statements: the last one with these words, or all for `old`. Returns whether there were any.
-fn forget(pending: &mut Vec<PendingStatement>, space: &str, new: Option<&str>, old: &str) -> bool {
-    let is = |line: &PendingStatement| {
-        let (of, at) = match &line.statement {
-            Statement::Mount(mount) => ([&mount.server, &mount.word], &mount.old),
-            Statement::Bind { new, old, .. } => ([new, new], old),
-            _ => return false,
-        };
-        let is_named = new.is_none_or(|new| of.iter().any(|of| **of == *new));
-        *line.space == *space && names_of(at) == names_of(old) && is_named
-    };
-    let before = pending.len();
-    match new {
-        None => pending.retain(|line| !is(line)),
-        Some(_) => drop(pending.iter().rposition(is).map(|at| pending.remove(at))),
-    }
-    pending.len() < before
-}
-
-/// Returns the statement that undoes this one.
-fn undo(statement: &Statement) -> Option<Statement> {
-    let (new, old) = match statement {
-        Statement::Mount(mount) => (&mount.word, &mount.old),
-        Statement::Bind { new, old, .. } => (new, old),
-        _ => return None,
-    };
-    Some(Statement::Unmount { new: Some(new.clone()), old: old.clone() })
 }
 
 /// Writes a line for `ctl` and its result to the audit log.
@@ -800,7 +868,7 @@ pub const LOAD: [&str; 11] = [
     "times",
     "away",
 ];
-/// Time that a start or a reload waits for a server of each line.
+/// Time that a start or a reload waits for the remote servers, for all of them together, and for each line.
 const CONTACT: Duration = Duration::from_secs(2);
 /// Maximum pause between two retries of a pending statement.
 const RETRY_MAX: Duration = Duration::from_secs(5);

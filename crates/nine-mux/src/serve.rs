@@ -529,7 +529,8 @@ impl MuxCore {
         };
         let (client, base) = (self.outside.number(req.id().conn, who), base_of(path));
         let principal = ClientPrincipal::of(who);
-        let by = Arc::new(AttachContext { named, ident, hops: 0, client, principal, base });
+        let unreached = None;
+        let by = Arc::new(AttachContext { named, ident, hops: 0, client, principal, base, unreached });
         let pos = self.clone_pos(self.resolve(&by, path).await?).await?;
         // The attached directory is the root: no path leads out of it.
         let step = PathStep::root(pos.step.covered.clone());

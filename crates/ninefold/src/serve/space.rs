@@ -281,7 +281,12 @@ impl Space {
     ) -> Result<()> {
         let mut draft = live.draft();
         self.mount_files(&mut draft, MAIN, env).await?;
-        for line in &self.lines {
+        let is_push = |line: &Line| matches!(line.statement, Statement::Push { .. });
+        let mut contacts = self.lines.iter().position(|line| !is_push(line));
+        for (n, line) in self.lines.iter().enumerate() {
+            if contacts.take_if(|first| *first == n).is_some() {
+                draft.contact(self.lines.iter().filter_map(far)).await;
+            }
             if is_listener(&line.statement)
                 || matches!(line.statement, Statement::NoMux | Statement::NoListen)
             {
@@ -372,6 +377,12 @@ impl fmt::Display for Space {
         }
         Ok(())
     }
+}
+
+/// Returns the name space and the mount of a line that mounts a remote server.
+fn far(line: &Line) -> Option<(&str, &Mount)> {
+    let Statement::Mount(mount) = &line.statement else { return None };
+    matches!(mount.server.parse(), Ok(Kind::Remote(_))).then_some((&*line.space, mount))
 }
 
 /// Returns a line without the token that its address may contain.

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use nine_io::client::File;
-use nine_mux::{Flags, Wait};
+use nine_io::server::Core;
+use nine_mux::script::{self, Alone, Statement};
+use nine_mux::{As, Flags, Kinds, Live, MAIN, Owner, Server, Wait};
 use nine_net::Env;
 use nine_proto::msg::{Names, Tmsg};
 use nine_proto::{Attr, Dialect, Fid, GetMask, NOGID, OpenFlags};
@@ -74,7 +76,7 @@ async fn fifty(m: Muxed, silent: fn(&Tmsg<'_>) -> bool, wait: Option<Wait>, late
             m.far(&format!("f{n}"), ram(&[("f1", "hello")]).await, Shape::default())
         };
         m.space
-            .mount(nine_mux::Server { wait, ..server }, "", &owner(), &format!("/m/s{n}"), Flags::REPLACE)
+            .mount(Server { wait, ..server }, "", &owner(), &format!("/m/s{n}"), Flags::REPLACE)
             .await
             .unwrap();
     }
@@ -120,4 +122,120 @@ async fn fifty(m: Muxed, silent: fn(&Tmsg<'_>) -> bool, wait: Option<Wait>, late
     assert_eq!(puppet.count("Tlcreate"), before + 2);
     m.space.unmount(None, &format!("/{path}")).await.unwrap();
     assert!(ls(&root, path).await.unwrap().is_empty(), "nothing was made in the covered directory");
+}
+
+const SERVERS: usize = 10;
+
+/// Silent or answering servers `s0` to `s9`, and `good`.
+struct Words {
+    puppets: Vec<Server>,
+    good: Server,
+}
+
+impl Kinds for Words {
+    fn server(&self, word: &str) -> Result<(Server, String), String> {
+        let number = word.strip_prefix('s').and_then(|number| number.parse::<usize>().ok());
+        let server = number.map_or(&self.good, |number| &self.puppets[number]);
+        Ok((server.clone(), word.into()))
+    }
+
+    fn user(&self) -> As {
+        owner()
+    }
+
+    fn backbone(&self, _: &str) -> Server {
+        unreachable!("there is one name space")
+    }
+}
+
+/// The lines of a file with servers that may be silent. Some lines depend on earlier ones that wait for them.
+fn lines() -> String {
+    let mut lines = String::from("mount good /good\n");
+    for n in 0..SERVERS {
+        lines += &format!("mount s{n} /n/s{n}\nbind /n/s{n}/d /bin{n}\nbind -a /good/dir /bin{n}\n");
+    }
+    // Through an earlier bind, onto the place of a waiting one, and below it.
+    lines += "bind /good /same\nbind /n/s0/d2 /good/deep\nbind /same/deep/f /alias\n";
+    lines += "bind /n/s1/d3 /over\nmount good /over\nbind /n/s2/d4 /below\nmount good /below/dir\n";
+    lines
+}
+
+/// Executes the lines as a start does. Returns the mux's controller.
+async fn start(m: &Muxed, puppets: &[Puppet], good: &Server) -> Live {
+    let servers = puppets.iter().enumerate().map(|(n, puppet)| puppet.server(m, &format!("p{n}"))).collect();
+    let words = Words { puppets: servers, good: good.clone() };
+    let live = Live::new(m.mux.clone(), Owner::default(), words, Core::default());
+    let script = script::parse("lines", &lines(), &mut Alone);
+    assert!(script.wrong.is_empty(), "{:?}", script.wrong);
+    let mut draft = live.draft();
+    let mounts = script.lines.iter().filter_map(|line| match &line.statement {
+        Statement::Mount(mount) => Some((&*line.space, mount)),
+        _ => None,
+    });
+    draft.contact(mounts).await;
+    for line in &script.lines {
+        if let Err(error) = draft.apply(MAIN, &line.statement).await {
+            assert!(draft.keep(MAIN, &line.statement, &error), "{}: {error}", line.text);
+        }
+    }
+    draft.replace();
+    live
+}
+
+async fn good(m: &Muxed) -> Server {
+    let files = [("dir/f1", "good"), ("dir/f", "good"), ("deep/f", "good"), ("f1", "good"), ("dir/x", "x")];
+    m.far("good", ram(&files).await, Shape::default())
+}
+
+/// Returns the content at some paths.
+async fn seen(root: &File) -> Vec<Result<String, String>> {
+    let mut seen = Vec::new();
+    for n in 0..SERVERS {
+        for name in ["f1", "x"] {
+            seen.push(cat(root, &format!("bin{n}/{name}")).await);
+        }
+    }
+    for path in ["alias", "over/f1", "over/dir/x", "below/f1", "below/dir/f1", "good/deep/f", "n/s3/f1"] {
+        seen.push(cat(root, path).await);
+    }
+    seen
+}
+
+#[test]
+fn ten_silent_servers_delay_a_start_by_two_seconds_and_leave_the_same_name_space() {
+    let honest = World::new(0);
+    let m = Muxed::new(&honest);
+    let wanted = honest.run(async move {
+        let puppets: Vec<_> = (0..SERVERS).map(|_| Puppet::new(&m, |_, _| Act::Honest)).collect();
+        let _live = start(&m, &puppets, &good(&m).await).await;
+        seen(&m.client(Dialect::L).await.1).await
+    });
+    assert_eq!(wanted[0].as_deref(), Ok("hello"));
+    // A server that answers a Tattach, and no Twalk of it, is silent at its first contact, too.
+    for (seed, &silent) in SILENT[..4].iter().enumerate() {
+        let world = World::new(seed as u64);
+        let (m, wanted) = (Muxed::new(&world), wanted.clone());
+        world.run(async move {
+            let is_off = Arc::new(AtomicBool::new(true));
+            let puppets: Vec<_> = (0..SERVERS)
+                .map(|_| {
+                    let off = is_off.clone();
+                    Puppet::new(&m, move |message, _| match off.load(Ordering::Relaxed) && silent(message) {
+                        true => Act::Silent,
+                        false => Act::Honest,
+                    })
+                })
+                .collect();
+            let good = good(&m).await;
+            let live = within(&m.env, Duration::from_millis(2_100), start(&m, &puppets, &good)).await;
+            let root = m.client(Dialect::L).await.1;
+            // Other lines are in effect.
+            assert_eq!(cat(&root, "same/dir/x").await.unwrap(), "x");
+            let pending = |text: String| text.lines().filter(|line| line.starts_with("bind /n/s")).count();
+            assert_eq!(pending(live.mounts(None)), SERVERS + 3);
+            is_off.store(false, Ordering::Relaxed);
+            m.env.sleep_until(m.env.now() + Duration::from_secs(60)).await;
+            assert_eq!(seen(&root).await, wanted);
+        });
+    }
 }
