@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use futures_util::lock::{Mutex as AsyncMutex, OwnedMutexGuard};
-use nine_io::client::{Client, Driver, Error, File, Meter, Options};
+use nine_io::client::{Client, Driver, Error, File, Meter, Options, ServerVersion};
 use nine_io::limits::FairLimit;
 use nine_io::server::Who;
 use nine_net::lock::{Mutex, lock};
@@ -112,6 +112,8 @@ pub(crate) struct UpstreamServer {
     pub(crate) server: Server,
     /// One for each of the equal servers: their qids are unrelated.
     maps: Box<[QidMap]>,
+    /// The versions that the equal servers have accepted.
+    spoken: Box<[Arc<ServerVersion>]>,
     /// The modules on its connections.
     pub(crate) pushed: ModuleList,
     qids: Arc<QidAllocator>,
@@ -266,6 +268,7 @@ impl UpstreamServer {
         Self {
             id,
             maps: (0..=server.others.len() as u32).map(|n| QidMap::new(id * (OTHERS_MAX + 1) + n)).collect(),
+            spoken: (0..=server.others.len()).map(|_| Arc::default()).collect(),
             server,
             pushed,
             qids,
@@ -438,7 +441,9 @@ impl UpstreamServer {
         let dialled = outside.within(GREETING, dial.dial(&place)).await;
         let transport = dialled.ok_or_else(|| late("no connection within 10 s"))?.map_err(failed)?;
         let rest = GREETING.saturating_sub(outside.now().await.saturating_sub(begun)).max(RETRY);
-        let greeted = outside.within(rest, Client::connect(transport, options.clone())).await;
+        let spoken = Some(self.spoken[usize::from(member)].clone());
+        let options = Options { spoken, ..options.clone() };
+        let greeted = outside.within(rest, Client::connect(transport, options)).await;
         let (client, mut driver) = greeted.ok_or_else(|| late("connected, but no answer within 10 s"))??;
         let pushed = pushed::begin(&self, outside, &client, &mut driver).await?;
         Ok((client, driver, pushed))

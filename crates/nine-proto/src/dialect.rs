@@ -77,6 +77,11 @@ impl Dialect {
         self.base != Base::P2000
     }
 
+    /// Whether its name has no suffix that only Ninefold uses.
+    pub fn is_plain(self) -> bool {
+        !self.streaming
+    }
+
     /// Whether this is a .L session.
     pub fn is_l(self) -> bool {
         self.base == Base::L

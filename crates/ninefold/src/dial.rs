@@ -19,7 +19,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use futures_util::future::{Either, join, select};
 use nine_io::channel::Asking;
-use nine_io::client::{Client, Ender, Error, File, Options, may_be_link};
+use nine_io::client::{Client, Ender, Error, File, Options, ServerVersion, may_be_link};
 use nine_net::datagram;
 use nine_net::modules::{self, TlsClient};
 use nine_net::shm::Channel;
@@ -51,6 +51,8 @@ pub struct Sessions {
     remote: Remote,
     env: rt::Real,
     open: Rc<RefCell<Vec<Session>>>,
+    /// The versions that the servers have accepted.
+    versions: Rc<RefCell<Vec<(ServerAddr, Arc<ServerVersion>)>>>,
 }
 
 struct Session {
@@ -94,7 +96,7 @@ pub async fn il(addr: &Addr, limit: Duration, env: &rt::Real) -> io::Result<data
 
 impl Sessions {
     pub fn new(remote: Remote, env: rt::Real) -> Self {
-        Self { remote, env, open: Rc::default() }
+        Self { remote, env, open: Rc::default(), versions: Rc::default() }
     }
 
     /// Returns the runtime environment of the sessions.
@@ -272,6 +274,7 @@ impl Sessions {
         if !token && !addr.is_local() && self.remote.cert.is_none() {
             fail::without_proof();
         }
+        let options = Options { spoken: Some(self.version(addr)), ..options };
         let (client, driver) = Client::connect(transport, options).await?;
         let open = OPEN.get() + 1;
         OPEN.set(open);
@@ -300,6 +303,16 @@ impl Sessions {
             }
         };
         Ok(attached.map_err(|error| Attach { peer: client.peer().to_string(), token, error })?)
+    }
+
+    /// Returns the version that this server has accepted.
+    fn version(&self, addr: &ServerAddr) -> Arc<ServerVersion> {
+        let mut versions = self.versions.borrow_mut();
+        if let Some((_, version)) = versions.iter().find(|(of, _)| of == addr) {
+            return version.clone();
+        }
+        versions.push((addr.clone(), Arc::default()));
+        versions.last().expect("just pushed").1.clone()
     }
 
     fn options(&self, addrs: &[&Addr], token: Option<String>) -> Options {

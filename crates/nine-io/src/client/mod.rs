@@ -64,6 +64,7 @@ use std::time::Duration;
 
 use nine_net::{Clock, Conversation, Env, Fault, Peer, Proof, Pushed, Transport};
 use nine_proto::msg::{Data, OnlyIds, Tmsg};
+use nine_proto::session::client::SpokenDialect;
 use nine_proto::{Dialect, Errno, Fid, NOFID, Names, Numeric, OpenFlags, Qid};
 
 use call::ClientCall;
@@ -71,6 +72,7 @@ use state::ClientShared;
 
 use crate::direct::DirectFiles;
 use crate::server::Service;
+use crate::sync::{Mutex, lock};
 
 pub use answer::{Answer, Getlock};
 pub use cancel::{Cancel, Scope, heed};
@@ -117,6 +119,39 @@ pub struct Options {
     pub meter: Option<Arc<Meter>>,
     /// Maps 9P2000's names of users and groups to numbers and back; the default knows decimal numbers only.
     pub names: Arc<dyn Names>,
+    /// The version that the server at this address accepted before, to begin with. Give all connections to one address,
+    /// and no others, the same one. `None`: each connection begins with the best dialect.
+    pub spoken: Option<Arc<ServerVersion>>,
+}
+
+/// The version that a server has accepted, for later connections to it.
+#[derive(Debug, Default)]
+pub struct ServerVersion(Mutex<Option<SpokenDialect>>);
+
+impl ServerVersion {
+    fn get(&self) -> Option<SpokenDialect> {
+        *lock(&self.0)
+    }
+
+    fn set(&self, spoken: Option<SpokenDialect>) {
+        *lock(&self.0) = spoken;
+    }
+}
+
+/// Forgets the accepted version if a connection fails before it has agreed on one: another proposal may succeed.
+struct VersionAttempt<'a>(&'a Option<Arc<ServerVersion>>);
+
+impl VersionAttempt<'_> {
+    fn agreed(self, spoken: Option<SpokenDialect>) {
+        self.0.iter().for_each(|version| version.set(spoken));
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for VersionAttempt<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|version| version.set(None));
+    }
 }
 
 impl Default for Options {
@@ -134,6 +169,7 @@ impl Default for Options {
             token: None,
             meter: None,
             names: Arc::new(Numeric),
+            spoken: None,
         }
     }
 }
@@ -195,6 +231,7 @@ impl Client {
             None => Box::new(transport),
         };
         let mut driver = Driver::new(transport, shared.clone());
+        let attempt = VersionAttempt(&options.spoken);
         let agreed = poll_fn(|cx| {
             if let Poll::Ready(_end) = pin!(&mut driver).poll(cx) {
                 return Poll::Ready(
@@ -202,11 +239,14 @@ impl Client {
                 );
             }
             shared.with(|state| {
-                let ready = state.agreed.then(|| Ok((state.session.dialect(), state.session.iounit_max())));
+                let session = &state.session;
+                let ready =
+                    state.agreed.then(|| Ok((session.dialect(), session.iounit_max(), session.spoken())));
                 ready.map_or(Poll::Pending, Poll::Ready)
             })
         });
-        let (dialect, iounit) = agreed.await?;
+        let (dialect, iounit, spoken) = agreed.await?;
+        attempt.agreed(spoken);
         Ok((Self(Arc::new(ClientHandle { shared, dialect, iounit, options })), driver))
     }
 

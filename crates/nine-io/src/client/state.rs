@@ -193,7 +193,9 @@ impl ClientShared {
         let peer: Arc<str> = peer.into();
         let mut session = ClientSession::new(options.calls);
         let mut out = OutgoingMessages::default();
-        session.version(options.msize, &options.dialects).encode(NOTAG, Dialect::P2000, &mut out.heads);
+        let before = options.spoken.as_ref().and_then(|spoken| spoken.get());
+        let version = session.version_as_before(options.msize, &options.dialects, before);
+        version.encode(NOTAG, Dialect::P2000, &mut out.heads);
         let state = Mutex::new(ClientState {
             session,
             out,

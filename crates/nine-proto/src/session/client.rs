@@ -4,6 +4,10 @@
 //! ([`ClientSession::receive`]). Out: tags, and [`Event`]s that assign a frame to its call and name fids to clunk
 //! because no caller wants them any more. The caller sends messages and waits for replies.
 //!
+//! The version takes one Tversion if the server has the best dialect with or without its suffixes, and two if it follows
+//! version(5) otherwise: a server answers with a part of the proposal, so `9P2000` to `9P2000.L` leaves only `.u` to be
+//! asked for. Servers that answer "unknown" to what they do not know are asked for each dialect without a suffix.
+//!
 //! Always holds: a tag is free only after its reply or, if it was flushed, after its Rflush (flush(5)), even if the
 //! reply came before. A fid number is free only when the server cannot have the fid. No input from the peer causes a
 //! panic.
@@ -84,12 +88,26 @@ enum VersionProgress {
     Asked {
         msize: u32,
         offered: Vec<Dialect>,
+        /// The index of the present proposal.
         at: usize,
+        /// The index of a dialect that the server has answered with, while a better one is proposed.
+        named: Option<usize>,
+        /// The answer of an earlier connection to the present proposal.
+        before: Option<Dialect>,
     },
     Agreed {
         msize: u32,
-        dialect: Dialect,
+        spoken: SpokenDialect,
     },
+}
+
+/// A proposal that a server has accepted, and the dialect that it answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpokenDialect {
+    /// The dialect in the Tversion.
+    pub asked: Dialect,
+    /// The agreed dialect.
+    pub answered: Dialect,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -106,6 +124,21 @@ enum TagSlot {
     Flush(Tag),
     /// The Tflush of a ping.
     Ping,
+}
+
+/// Returns the index of a dialect that is better than the answer and that the answer to proposal `at` does not exclude.
+/// The server has none of the dialects between the proposal and the answer that are parts of the proposal.
+fn better(offered: &[Dialect], at: usize, answer: usize) -> Option<usize> {
+    // A server with streams or error texts has them in its best dialect.
+    let is_open = |base| base != offered[at].base && base != offered[answer].base;
+    (at + 1..answer).find(|&index| is_open(offered[index].base))
+}
+
+/// Returns the index of the next proposal if the server refused proposal `at`. Such a server knows whole names only, so
+/// names without suffixes of ours come first.
+fn after_refusal(offered: &[Dialect], at: usize) -> Option<usize> {
+    let mut rest = at + 1..offered.len();
+    rest.clone().find(|&index| offered[index].is_plain()).or_else(|| rest.next())
 }
 
 /// The effect of a message on the session. It stands for a message that is encoded before it gets a tag.
@@ -159,18 +192,39 @@ impl ClientSession {
     ///
     /// Panics if `offered` is empty.
     pub fn version(&mut self, msize: u32, offered: &[Dialect]) -> Tmsg<'static> {
+        self.version_as_before(msize, offered, None)
+    }
+
+    /// Like [`ClientSession::version`], but begins with the proposal that this server accepted on an earlier
+    /// connection. If it does not answer as it did then, it is asked for the best dialect again.
+    pub fn version_as_before(
+        &mut self,
+        msize: u32,
+        offered: &[Dialect],
+        before: Option<SpokenDialect>,
+    ) -> Tmsg<'static> {
         assert!(!offered.is_empty(), "a client offers a dialect");
         let msize = msize.clamp(MSIZE_MIN, MSIZE_MAX);
         *self = Self::new(self.limit);
-        self.version = VersionProgress::Asked { msize, offered: offered.to_vec(), at: 0 };
-        Tmsg::Version { msize, version: offered[0].name().as_bytes() }
+        let index = |before: &SpokenDialect| offered.iter().position(|dialect| *dialect == before.asked);
+        let at = before.as_ref().and_then(index).filter(|at| *at > 0);
+        let before = before.filter(|_| at.is_some()).map(|before| before.answered);
+        let at = at.unwrap_or(0);
+        let named = None;
+        self.version = VersionProgress::Asked { msize, offered: offered.to_vec(), at, named, before };
+        Tmsg::Version { msize, version: offered[at].name().as_bytes() }
     }
 
     /// Returns the dialect; plain 9P2000 before the agreement.
     pub fn dialect(&self) -> Dialect {
+        self.spoken().map_or(Dialect::P2000, |spoken| spoken.answered)
+    }
+
+    /// Returns the accepted proposal, for later connections to the same server.
+    pub fn spoken(&self) -> Option<SpokenDialect> {
         match self.version {
-            VersionProgress::Agreed { dialect, .. } => dialect,
-            _ => Dialect::P2000,
+            VersionProgress::Agreed { spoken, .. } => Some(spoken),
+            _ => None,
         }
     }
 
@@ -314,7 +368,7 @@ impl ClientSession {
     }
 
     fn receive_version<'f>(&mut self, tag: Tag, ty: u8, frame: &'f [u8]) -> Result<Event<'f>, WireError> {
-        let VersionProgress::Asked { msize: asked, offered, at } = &mut self.version else {
+        let VersionProgress::Asked { msize: asked, offered, at, named, before } = &mut self.version else {
             return Err(WireError::Reply(ty));
         };
         if tag != NOTAG {
@@ -331,23 +385,29 @@ impl ClientSession {
             RERROR | RLERROR => None,
             _ => return Err(WireError::Reply(ty)),
         };
-        match answer {
+        let is_changed =
+            before.take().is_some_and(|before| answer.is_none_or(|(index, _)| offered[index] != before));
+        let next = match answer {
+            _ if is_changed => Some(0),
             // The server chose a dialect that we prefer to the proposed one. It cannot have understood the Tversion.
-            Some((index, _)) if index < *at => Err(WireError::Reply(ty)),
-            Some((_, msize)) if !(MSIZE_MIN..=*asked).contains(&msize) => Err(WireError::Size(msize)),
-            // The fallback is no worse than our next proposal.
-            Some((index, msize)) if index <= *at + 1 => {
-                self.version = VersionProgress::Agreed { msize, dialect: offered[index] };
-                Ok(Event::Agreed)
-            }
-            _ => {
-                *at += 1;
-                let Some(dialect) = offered.get(*at) else {
-                    return Ok(Event::NoDialect);
-                };
-                Ok(Event::Ask(Tmsg::Version { msize: *asked, version: dialect.name().as_bytes() }))
-            }
-        }
+            Some((index, _)) if index < *at => return Err(WireError::Reply(ty)),
+            Some((_, msize)) if !(MSIZE_MIN..=*asked).contains(&msize) => return Err(WireError::Size(msize)),
+            Some((index, msize)) => match better(offered, *at, index) {
+                Some(next) => {
+                    *named = Some(index);
+                    Some(next)
+                }
+                None => {
+                    let spoken = SpokenDialect { asked: offered[*at], answered: offered[index] };
+                    self.version = VersionProgress::Agreed { msize, spoken };
+                    return Ok(Event::Agreed);
+                }
+            },
+            None => named.take().or_else(|| after_refusal(offered, *at)),
+        };
+        let Some(next) = next else { return Ok(Event::NoDialect) };
+        *at = next;
+        Ok(Event::Ask(Tmsg::Version { msize: *asked, version: offered[next].name().as_bytes() }))
     }
 
     /// Decodes the reply to a call and updates its fids.

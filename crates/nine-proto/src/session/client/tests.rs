@@ -1,6 +1,8 @@
 //! Steps the client session by hand through the flush orders of flush(5), the negotiation of version(5) and hostile
 //! replies.
 
+use alloc::string::String;
+
 use super::*;
 use crate::ids::{NOFID, Qid};
 use crate::msg::{Names, OnlyIds, OnlyU, Qids};
@@ -283,23 +285,53 @@ fn a_walk_past_its_names_and_a_cut_answer_end_the_connection() {
     assert_eq!(s.receive(&cut), Err(WireError::Short(111)));
 }
 
-/// Answers each Tversion of the client in turn. Returns the client's dialect and the number of answers it took.
-fn negotiate(answers: &[Option<&[u8]>]) -> (Option<Dialect>, usize) {
+/// Every dialect, best first, as a client with streams offers them.
+const STREAMING: [Dialect; 6] =
+    [Dialect::LS, Dialect::L, Dialect::US, Dialect::U, Dialect::P2000S, Dialect::P2000];
+
+/// Connects to a server that answers a Tversion with `answers`. Returns the client's dialect and the proposals.
+fn negotiate_as(
+    offered: &[Dialect],
+    before: Option<SpokenDialect>,
+    mut answers: impl FnMut(&[u8]) -> Option<&'static [u8]>,
+) -> (Option<SpokenDialect>, Vec<String>) {
     let mut s = ClientSession::new(1);
-    s.version(8192, &ALL);
-    for (i, answer) in answers.iter().enumerate() {
-        let reply = match answer {
+    let mut proposal = s.version_as_before(8192, offered, before);
+    let mut asked = Vec::new();
+    loop {
+        let Tmsg::Version { version, .. } = proposal else { panic!("{proposal:?}") };
+        asked.push(String::from_utf8_lossy(version).into_owned());
+        let reply = match answers(version) {
             Some(version) => Rmsg::Version { msize: 4096, version },
             None => Rmsg::Error { ename: b"what?", errno: OnlyU(0) },
         };
         match s.receive(&frame(reply, NOTAG, Dialect::P2000)).unwrap() {
-            Event::Agreed => return (Some(s.dialect()), i + 1),
-            Event::NoDialect => return (None, i + 1),
-            Event::Ask(Tmsg::Version { version, .. }) => assert_eq!(version, ALL[i + 1].name().as_bytes()),
+            Event::Agreed => return (s.spoken(), asked),
+            Event::NoDialect => return (None, asked),
+            Event::Ask(next) => proposal = next,
             other => panic!("{other:?}"),
         }
     }
-    panic!("not agreed")
+}
+
+/// Answers each Tversion of the client in turn. Returns the client's dialect and the number of answers it took.
+fn negotiate(answers: &[Option<&'static [u8]>]) -> (Option<Dialect>, usize) {
+    let mut answers = answers.iter();
+    let (spoken, asked) = negotiate_as(&ALL, None, |_| *answers.next().expect("not agreed"));
+    (spoken.map(|spoken| spoken.answered), asked.len())
+}
+
+/// A server with these dialects that follows version(5).
+fn by_the_manual(has: &'static [Dialect]) -> impl FnMut(&[u8]) -> Option<&'static [u8]> {
+    |version| Some(Dialect::negotiate(version, has).map_or(&b"unknown"[..], |d| d.name().as_bytes()))
+}
+
+/// A server that knows whole names only.
+fn by_whole_names(has: &'static [Dialect]) -> impl FnMut(&[u8]) -> Option<&'static [u8]> {
+    |version| {
+        let found = Dialect::parse(version).filter(|dialect| has.contains(dialect));
+        Some(found.map_or(&b"unknown"[..], |d| d.name().as_bytes()))
+    }
 }
 
 #[test]
@@ -315,6 +347,57 @@ fn the_best_common_dialect_is_found() {
 fn a_server_that_drops_the_suffix_is_asked_for_the_next_one_before_it_is_believed() {
     assert_eq!(negotiate(&[Some(b"9P2000"), Some(b"9P2000.u")]), (Some(Dialect::U), 2));
     assert_eq!(negotiate(&[Some(b"9P2000"), Some(b"9P2000")]), (Some(Dialect::P2000), 2));
+    // It refuses the second proposal, and still has the dialect of its first answer.
+    assert_eq!(negotiate(&[Some(b"9P2000"), None, Some(b"9P2000")]), (Some(Dialect::P2000), 3));
+}
+
+#[test]
+fn a_server_that_keeps_to_the_manual_gets_two_proposals_at_most() {
+    for (has, best, proposals) in [
+        (&[Dialect::LS, Dialect::L, Dialect::U, Dialect::P2000][..], Dialect::LS, 1),
+        (&[Dialect::L, Dialect::P2000], Dialect::L, 1),
+        (&[Dialect::U, Dialect::P2000], Dialect::U, 2),
+        (&[Dialect::US, Dialect::P2000], Dialect::US, 2),
+        (&[Dialect::P2000], Dialect::P2000, 2),
+    ] {
+        let (spoken, asked) = negotiate_as(&STREAMING, None, by_the_manual(has));
+        let spoken = spoken.unwrap();
+        assert_eq!((spoken.answered, asked.len()), (best, proposals), "{has:?}: {asked:?}");
+        // The next connection takes one.
+        let again = negotiate_as(&STREAMING, Some(spoken), by_the_manual(has));
+        assert_eq!((again.0, again.1.len()), (Some(spoken), 1), "{has:?}: {:?}", again.1);
+    }
+}
+
+#[test]
+fn a_server_that_knows_whole_names_only_is_asked_for_plain_ones() {
+    for (has, best, proposals) in [
+        (&[Dialect::L][..], Some(Dialect::L), 2),
+        (&[Dialect::U], Some(Dialect::U), 3),
+        (&[Dialect::P2000], Some(Dialect::P2000), 4),
+        (&[], None, 4),
+    ] {
+        let (spoken, asked) = negotiate_as(&STREAMING, None, by_whole_names(has));
+        assert_eq!((spoken.map(|d| d.answered), asked.len()), (best, proposals), "{has:?}: {asked:?}");
+        let Some(spoken) = spoken else { continue };
+        let again = negotiate_as(&STREAMING, Some(spoken), by_whole_names(has));
+        assert_eq!((again.0, again.1.len()), (Some(spoken), 1), "{has:?}: {:?}", again.1);
+    }
+    assert_eq!(negotiate_as(&[Dialect::LS, Dialect::US], None, by_whole_names(&[Dialect::US])).1.len(), 2);
+}
+
+#[test]
+fn a_server_that_answers_otherwise_than_before_is_asked_for_the_best_again() {
+    let before = SpokenDialect { asked: Dialect::US, answered: Dialect::P2000 };
+    let all = &[Dialect::LS, Dialect::US, Dialect::P2000S, Dialect::L, Dialect::U, Dialect::P2000];
+    let (spoken, asked) = negotiate_as(&STREAMING, Some(before), by_the_manual(all));
+    assert_eq!((spoken.unwrap().answered, asked.len()), (Dialect::LS, 2), "{asked:?}");
+    let before = SpokenDialect { asked: Dialect::P2000, answered: Dialect::P2000 };
+    let (spoken, asked) = negotiate_as(&STREAMING, Some(before), by_whole_names(&[Dialect::L]));
+    assert_eq!((spoken.unwrap().answered, asked.len()), (Dialect::L, 3), "{asked:?}");
+    // A proposal that this client does not offer is not repeated.
+    let (spoken, _) = negotiate_as(&[Dialect::L], Some(before), by_the_manual(all));
+    assert_eq!(spoken.unwrap().answered, Dialect::L);
 }
 
 #[test]

@@ -441,3 +441,28 @@ fn a_server_of_small_messages_is_served_in_small_messages() {
         });
     }
 }
+
+/// A server that knows whole names of dialects only refuses the first proposal. Later connections do not repeat it.
+#[test]
+fn a_connection_begins_with_the_version_that_the_server_accepted_before() {
+    let world = World::new(0);
+    let m = Muxed::new(&world);
+    world.run(async move {
+        let puppet = Puppet::new(&m, |message, tag| match message {
+            Tmsg::Version { version, .. } if *version != b"9P2000.L" => {
+                Act::Say(reply(tag, &Rmsg::Version { msize: 8192, version: b"unknown" }))
+            }
+            _ => Act::Honest,
+        });
+        let mut server = puppet.server(&m, "p");
+        server.options.dialects = vec![Dialect::LS, Dialect::L, Dialect::U, Dialect::P2000];
+        m.space.mount(server, "", &owner(), "/p", Flags::REPLACE).await.unwrap();
+        let (_client, root) = m.client(Dialect::L).await;
+        for versions in 2..5 {
+            assert_eq!(cat(&root, "p/f1").await.unwrap().as_bytes(), TEXT);
+            assert_eq!(puppet.count("Tversion"), versions);
+            puppet.hang_up();
+            m.env.sleep_until(m.env.now() + Duration::from_secs(3)).await;
+        }
+    });
+}
