@@ -10,6 +10,8 @@ use nine_io::client::{Entry, File, Result};
 
 /// Maximum amount of directory data requested at once, in bytes.
 const DIR_READ_LEN: u32 = 256 * 1024;
+/// No directory has more entries. A program may seek anywhere, and a faulty server may list without end.
+const POSITION_MAX: usize = 1 << 24;
 /// "." and "..".
 pub(super) const DOTS: u64 = 2;
 
@@ -55,17 +57,17 @@ impl DirHandle {
             *self.read.borrow_mut() = DirCursor::begin();
         }
         loop {
-            let cookie = match self.read.borrow().look(at) {
+            let (from, cookie) = match self.read.borrow().look(at) {
                 PositionLookup::Here(first) => {
                     let read = self.read.borrow();
                     let rest = read.entries.iter().skip(first).take_while(|entry| room(entry));
                     return Ok(rest.zip(place + 1..).map(|(entry, next)| (entry.clone(), next)).collect());
                 }
                 PositionLookup::End => return Ok(Vec::new()),
-                PositionLookup::Ask(cookie) => cookie,
+                PositionLookup::Ask(from, cookie) => (from, cookie),
             };
             let block = self.file.read_dir_block(cookie, DIR_READ_LEN).await?;
-            self.read.borrow_mut().take(at, block);
+            self.read.borrow_mut().take(from, block);
         }
     }
 }
@@ -76,8 +78,8 @@ enum PositionLookup {
     Here(usize),
     /// The end of the directory.
     End,
-    /// Unread: to be requested from this cookie on.
-    Ask(u64),
+    /// Unread: to be requested from this position on, whose cookie is known.
+    Ask(usize, u64),
 }
 
 impl DirCursor {
@@ -90,11 +92,12 @@ impl DirCursor {
         if (self.at..end).contains(&at) {
             return PositionLookup::Here(at - self.at);
         }
-        if at == end && self.ended {
+        if at >= end && self.ended || at > POSITION_MAX {
             return PositionLookup::End;
         }
-        // A position that was never given out is behind the end.
-        self.cookies.get(at).map_or(PositionLookup::End, |&cookie| PositionLookup::Ask(cookie))
+        // The kernel may continue a listing that it has cached, at a position that this handle has not given out.
+        let from = at.min(self.cookies.len() - 1);
+        PositionLookup::Ask(from, self.cookies[from])
     }
 
     fn take(&mut self, at: usize, block: Option<(Vec<Entry>, u64)>) {
@@ -135,7 +138,8 @@ mod tests {
     fn look(read: &DirCursor, at: usize) -> String {
         match read.look(at) {
             PositionLookup::Here(n) => format!("here {n}"),
-            PositionLookup::Ask(cookie) => format!("ask {cookie}"),
+            PositionLookup::Ask(from, cookie) if from == at => format!("ask {cookie}"),
+            PositionLookup::Ask(from, cookie) => format!("ask {cookie} at {from}"),
             PositionLookup::End => "end".into(),
         }
     }
@@ -145,15 +149,25 @@ mod tests {
         let mut read = DirCursor::begin();
         assert_eq!(look(&read, 0), "ask 0");
         read.take(0, block(&[5, 9], 9));
-        assert_eq!([0, 1, 2, 3].map(|at| look(&read, at)), ["here 0", "here 1", "ask 9", "end"]);
+        assert_eq!([0, 1, 2, 3].map(|at| look(&read, at)), ["here 0", "here 1", "ask 9", "ask 9 at 2"]);
         // Only dots.
         read.take(2, block(&[], 12));
-        assert_eq!([2, 3].map(|at| look(&read, at)), ["ask 12", "end"]);
+        assert_eq!([2, 3].map(|at| look(&read, at)), ["ask 12", "ask 12 at 2"]);
         read.take(2, None);
         assert_eq!([0, 1, 2, 3].map(|at| look(&read, at)), ["ask 0", "ask 5", "end", "end"]);
         // Back, where the directory has changed meanwhile.
         read.take(1, block(&[7], 7));
-        assert_eq!([0, 1, 2, 3].map(|at| look(&read, at)), ["ask 0", "here 0", "ask 7", "end"]);
+        assert_eq!([0, 1, 2, 3].map(|at| look(&read, at)), ["ask 0", "here 0", "ask 7", "ask 7 at 2"]);
+    }
+
+    #[test]
+    fn a_listing_that_the_kernel_has_cached_is_continued_from_the_start() {
+        let mut read = DirCursor::begin();
+        assert_eq!(look(&read, 3), "ask 0 at 0");
+        read.take(0, block(&[5, 9], 9));
+        assert_eq!(look(&read, 3), "ask 9 at 2");
+        read.take(2, block(&[11, 13], 13));
+        assert_eq!(look(&read, 3), "here 1");
     }
 
     #[test]
@@ -165,6 +179,9 @@ mod tests {
             [1, 2, 3, 4, 5].map(|at| look(&read, at)),
             ["ask 77", "here 0", "here 1", "here 2", format!("ask {}", u64::MAX).as_str()]
         );
+        assert_eq!(look(&read, 1000), "ask 18446744073709551615 at 5");
         assert_eq!(look(&read, usize::MAX), "end");
+        read.take(5, None);
+        assert_eq!(look(&read, 1000), "end");
     }
 }
