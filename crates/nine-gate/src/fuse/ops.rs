@@ -58,17 +58,29 @@ impl MountState {
         running.push(RunningRequest::new(self.clone(), head.unique, work));
     }
 
-    /// Wraps a request that changes names: files that were prefetched before its end are forgotten.
-    fn guarded(self: &Rc<Self>, head: FuseHeader, fields: FuseFields<'_>, work: RequestWork) -> RequestWork {
-        let other = match head.op {
-            op::SYMLINK | op::MKNOD | op::MKDIR | op::UNLINK | op::RMDIR | op::LINK | op::CREATE => None,
+    /// Wraps a request that changes names or extended attributes: files that were prefetched before its end are
+    /// forgotten.
+    fn guarded(
+        self: &Rc<Self>,
+        head: FuseHeader,
+        mut fields: FuseFields<'_>,
+        work: RequestWork,
+    ) -> RequestWork {
+        let (mut dirs, mut file) = (vec![head.node], None);
+        match head.op {
+            op::SYMLINK | op::MKNOD | op::MKDIR | op::UNLINK | op::RMDIR | op::CREATE => {}
             // The directory of the new name.
-            op::RENAME | op::RENAME2 => { fields }.u64(),
+            op::RENAME | op::RENAME2 => dirs.extend(fields.u64()),
+            // The file that gets another name.
+            op::LINK => file = fields.u64(),
+            op::SETXATTR | op::REMOVEXATTR => (dirs, file) = (Vec::new(), Some(head.node)),
             _ => return work,
-        };
+        }
         let gate = self.clone();
         let future = Box::pin(async move {
-            let _changes = [Some(head.node), other].map(|dir| dir.map(|dir| gate.prefetcher.change(dir)));
+            let node = file.and_then(|id| gate.node(id).ok());
+            let _changed = node.map(|node| gate.prefetcher.change_file(&node));
+            let _names: Vec<_> = dirs.into_iter().map(|dir| gate.prefetcher.change(dir)).collect();
             work.future.await
         });
         RequestWork { future, grace: work.grace }

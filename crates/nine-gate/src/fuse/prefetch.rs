@@ -1,5 +1,5 @@
 //! Directory prefetch: when a program looks up one name after the other in a directory of a server far away, all files
-//! of the directory are looked up together, so that the next lookups need no round trip.
+//! of the directory but its subdirectories are looked up together, so that the next lookups need no round trip.
 //!
 //! In: lookups, with the time that they took; changes by this mount. Out: the fids and attributes of a directory's
 //! files, for lookups within [`LIFE`]. In terms of the kernel's caches they are a reply that arrives late.
@@ -187,7 +187,7 @@ impl MountState {
             let listing = parent.open("", OpenFlags::READ).await?;
             let block = listing.read_dir_block(0, LISTING_LEN_MAX).await?;
             let entries = block.map(|(entries, _)| entries).unwrap_or_default();
-            let walks = entries.into_iter().map(async |entry| {
+            let walks = entries.into_iter().filter(|entry| !entry.is_dir()).map(async |entry| {
                 let walked = parent.walk_attr(&entry.name, WANTED).await;
                 walked.ok().map(|file| (entry.name, file))
             });
@@ -195,9 +195,10 @@ impl MountState {
         };
         // A failed walk is repeated by the lookup.
         let walked = walked.await.map_err(errno)?.into_iter().flatten();
-        // A file with several names may be changed by another name.
-        let is_single = |attr: &Attr| attr.nlink == 1 || attr.mode & mode::S_IFMT != mode::S_IFREG;
-        Ok(FoundFiles { asked, at, files: walked.filter(|(_, (_, attr))| is_single(attr)).collect() })
+        // A file with several names may be changed by another name, and a directory by names below it. The server
+        // reports such changes by paths that are not known here.
+        let is_alone = |attr: &Attr| attr.nlink == 1 && attr.mode & mode::S_IFMT != mode::S_IFDIR;
+        Ok(FoundFiles { asked, at, files: walked.filter(|(_, (_, attr))| is_alone(attr)).collect() })
     }
 }
 

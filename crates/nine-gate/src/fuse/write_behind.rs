@@ -2,7 +2,7 @@
 //! program does not wait a round trip for each.
 //!
 //! In: the writes of open files; requests that depend on them. Out: a *run* of Twrites in flight for a file, as many as
-//! its link needs; the first error of a run, which the next write, fsync(2) or close(2) of its open file reports, as
+//! its link needs; the first error of a run, which close(2), and the next write or fsync(2), of its open file report, as
 //! with NFS.
 //!
 //! A run begins after a write that took [`FAR`] or longer, and continues with writes that each begin where the last one
@@ -54,7 +54,7 @@ pub(super) struct WriteRun {
     writer: AsyncMutex<Writer<Rc<File>>>,
     /// Its part of [`WriteBehind::bytes`].
     bytes: Cell<usize>,
-    /// The error that ended it, until it is reported.
+    /// The error that ended it, until a write or an fsync(2) has reported it.
     failed: Cell<Option<Errno>>,
 }
 
@@ -83,6 +83,11 @@ impl FileHandle {
     /// Takes the error of its last run.
     pub(super) fn take_error(&self) -> Result<(), Errno> {
         self.run.borrow().as_ref().and_then(|run| run.failed.take()).map_or(Ok(()), Err)
+    }
+
+    /// Returns the error of its last run, and keeps it.
+    fn error(&self) -> Result<(), Errno> {
+        self.run.borrow().as_ref().and_then(|run| run.failed.get()).map_or(Ok(()), Err)
     }
 }
 
@@ -174,8 +179,9 @@ impl MountState {
         run.and_then(|run| run.failed.get()).map_or(Ok(()), Err)
     }
 
-    /// The same for close(2) by this process, which reports the error of the open file. A process that exits cannot be
-    /// interrupted, so it waits no longer than others that are. Its writes stay in flight.
+    /// The same for close(2) by this process, which reports the error of the open file. The error stays, because the
+    /// kernel closes files of processes that exit or call execve(2), and then nobody sees it. A process that exits
+    /// cannot be interrupted, so it waits no longer than others that are. Its writes stay in flight.
     pub(super) async fn settle_for_close(&self, handle: u64, pid: u32) -> Result<(), Errno> {
         let Ok(handle) = self.handle(handle) else { return Ok(()) };
         let OpenHandle::File(open) = &*handle else { return Ok(()) };
@@ -185,7 +191,7 @@ impl MountState {
             match select(settled.as_mut(), limit).await {
                 Either::Left((settled, _)) => {
                     settled?;
-                    return open.take_error();
+                    return open.error();
                 }
                 Either::Right(_) if is_exiting(pid) => return Err(Errno::EIO),
                 Either::Right(_) => {}
@@ -198,7 +204,10 @@ impl MountState {
         let Ok(handle) = self.handle(handle) else { return };
         let OpenHandle::File(open) = &*handle else { return };
         if let Err(error) = self.settle(&open.node).await.and_then(|()| open.take_error()) {
-            tracing::warn!("writes to a closed file are lost: {}", nine_proto::Error::from(error));
+            tracing::warn!(
+                "writes to a file failed, and only its close could report it: {}",
+                nine_proto::Error::from(error)
+            );
         }
     }
 

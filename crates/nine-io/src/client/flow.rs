@@ -364,7 +364,7 @@ impl<F: Deref<Target = File>> Writer<F> {
     }
 
     /// Writes `data` next. Waits while the window is full. An error concerns this or an earlier piece, and is
-    /// permanent.
+    /// permanent. When it is returned, no piece is in flight any more; pieces behind the failed one may be written.
     pub async fn push(&mut self, mut data: Bytes) -> Result<()> {
         while !data.is_empty() {
             let len = data.len().min(self.piece());
@@ -427,21 +427,21 @@ impl<F: Deref<Target = File>> Writer<F> {
         self.written
     }
 
-    /// Waits until at most `room` bytes are in flight.
+    /// Waits until at most `room` bytes are in flight, or after an error until none are. `usize::MAX`: waits for nothing.
     pub(super) fn poll_until(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<Result<()>> {
         loop {
-            if let Some(error) = &self.failed {
-                return Poll::Ready(Err(error.clone()));
-            }
             let Poll::Ready(ended) = self.window.poll_next(cx) else {
-                return if self.under_way <= room { Poll::Ready(Ok(())) } else { Poll::Pending };
+                let is_done = self.under_way <= room && (self.failed.is_none() || room == usize::MAX);
+                return if is_done { Poll::Ready(Ok(())) } else { Poll::Pending };
             };
             let Some(WindowResult { offset, len, mut data, asked, answer }) = ended else {
-                return Poll::Ready(Ok(()));
+                return Poll::Ready(self.failed.clone().map_or(Ok(()), Err));
             };
             self.under_way -= len as usize;
             match answer.and_then(wrote) {
-                Ok(0) => self.fail(takes_nothing()),
+                // The first error is the one that counts.
+                _ if self.failed.is_some() => {}
+                Ok(0) => self.failed = Some(takes_nothing()),
                 Ok(n) => {
                     self.written += u64::from(n);
                     if let Some((pace, clock)) = &mut self.pace {
@@ -454,15 +454,9 @@ impl<F: Deref<Target = File>> Writer<F> {
                         self.window.push_front(again);
                     }
                 }
-                Err(error) => self.fail(error),
+                Err(error) => self.failed = Some(error),
             }
         }
-    }
-
-    fn fail(&mut self, error: Error) {
-        self.window.clear();
-        self.under_way = 0;
-        self.failed = Some(error);
     }
 }
 

@@ -7,7 +7,7 @@ use super::*;
 fn prefetched() -> Option<Mounted> {
     let names: Vec<String> = (0..10).map(|n| n.to_string()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let server = Liar::with([("/d", dir(2, &names))]).tells();
+    let server = Liar::with([("/d", dir(2, &names)), ("/d/sub", Lie { far: true, ..dir(3, &[]) })]).tells();
     for (n, name) in names.iter().enumerate() {
         server.set(&format!("/d/{name}"), Lie { far: true, ..plain(n as u64 + 10, "text") });
     }

@@ -140,6 +140,43 @@ fn close_reports_the_error_of_a_write() {
 }
 
 #[test]
+fn a_close_that_nobody_sees_does_not_take_the_error() {
+    let Some(mounted) = mounted() else { return };
+    let (steps, program) = mounted.steps(|mut file, done| {
+        pieces(&mut file, 3)?;
+        done("written");
+        // The child closes its copy of the descriptor at execve(2).
+        Command::new("true").status()?;
+        done("spawned");
+        assert_eq!(file.sync_all().map_err(|error| error.raw_os_error()), Err(Some(Errno::ENOSPC.0 as i32)));
+        file.sync_all()
+    });
+    mounted.release_late();
+    mounted.until_held(2);
+    assert_eq!(next(&steps), "written");
+    mounted.release(0, Some(Errno::ENOSPC));
+    mounted.release(0, None);
+    assert_eq!(next(&steps), "spawned");
+    program.join().unwrap().unwrap();
+}
+
+#[test]
+fn nothing_is_in_flight_after_a_close_that_failed() {
+    let Some(mounted) = mounted() else { return };
+    let script = "dd if=/dev/zero bs=65536 count=4 conv=notrunc of=\"$0\"";
+    let mut program = mounted.program(&["sh", "-c", script], "f");
+    mounted.release_late();
+    mounted.until_held(3);
+    mounted.release(0, Some(Errno::EDQUOT));
+    assert_eq!(mounted.read("other"), Ok("x".into()));
+    assert!(program.try_wait().unwrap().is_none());
+    mounted.release(0, None);
+    mounted.release(0, None);
+    assert!(!ended(&mut program).success());
+    assert!(lock(&mounted.server.held).is_empty());
+}
+
+#[test]
 fn other_requests_wait_for_the_writes_that_they_depend_on() {
     let calls: [fn(&mut File) -> io::Result<()>; 4] = [
         // Drops the kernel's pages, so that the read asks the server.
