@@ -27,11 +27,26 @@ fn endless(server: &Server) {
     std::fs::File::create(server.files().join("endless")).unwrap().set_len(64 << 30).unwrap();
 }
 
+/// Whether this process ignores SIGINT: bit 1 of SigIgn in proc_pid_status(5).
+fn ignores_interrupts() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    u64::from_str_radix(ignored.trim(), 16).unwrap() & 2 != 0
+}
+
 #[test]
 fn a_signal_ends_write_and_cat_while_they_wait_for_a_pipe() {
     let server = Server::start();
     endless(&server);
-    for end in [Signal::INT, Signal::TERM] {
+    // A shell without job control starts background programs with SIGINT ignored, and they pass that on.
+    let ends = match ignores_interrupts() {
+        true => {
+            eprintln!("NOT COVERED: SIGINT ends write and cat: this test was started with SIGINT ignored");
+            &[Signal::TERM][..]
+        }
+        false => &[Signal::INT, Signal::TERM],
+    };
+    for &end in ends {
         let mut write =
             server.client().args(["write", "--create", "/f"]).stdin(Stdio::piped()).spawn().unwrap();
         // The received data is stored; now the command waits for more.
