@@ -13,7 +13,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::lock::{Mutex as AsyncMutex, OwnedMutexGuard};
@@ -121,8 +121,8 @@ pub(crate) struct UpstreamServer {
     /// Maximum number of connections, the largest of all its mounts.
     pub(crate) most: AtomicU16,
     lanes: Mutex<HashMap<ConnectionKey, Arc<UpstreamConnection>>>,
-    /// Whether it is a mux like this one, once known.
-    is_mux: OnceLock<bool>,
+    /// Whether it is a mux like this one, or may be one. It may be another server after a reconnection.
+    is_mux: AtomicBool,
     pub(crate) dials: AtomicU32,
     /// Its files that are read ahead.
     pub(crate) ahead: AheadFiles,
@@ -156,6 +156,8 @@ pub(crate) struct UpstreamConnection {
     pub(crate) keeping: FidRegistry,
     /// The limit of clients' fids on it.
     pub(crate) fids: Arc<FairLimit>,
+    /// Whether the server of the live connection has said that it is no mux.
+    is_plain: AtomicBool,
 }
 
 #[derive(Default)]
@@ -258,10 +260,7 @@ impl UpstreamServer {
         qids: Arc<QidAllocator>,
         core: Weak<MuxCore>,
     ) -> Self {
-        let (is_mux, most) = (OnceLock::new(), server.lanes);
-        if server.local {
-            is_mux.get_or_init(|| false);
-        }
+        let (is_mux, most) = (AtomicBool::new(!server.local), server.lanes);
         if let (None, Some(clock)) = (&server.options.meter, &server.options.clock) {
             server.options.meter = Some(Arc::new(Meter::new(clock.clone())));
         }
@@ -295,7 +294,7 @@ impl UpstreamServer {
 
     /// Returns the connection for requests of this client that have passed `hops` muxes.
     pub(crate) fn lane(self: &Arc<Self>, hops: u8, client: u64) -> Arc<UpstreamConnection> {
-        let hops = if self.is_mux.get() == Some(&false) { 0 } else { hops };
+        let hops = if self.is_mux.load(Ordering::Relaxed) { hops } else { 0 };
         let index = (client % u64::from(self.most.load(Ordering::Relaxed).max(1))) as u16;
         let key = ConnectionKey { hops, index };
         lock(&self.lanes).entry(key).or_insert_with(|| Arc::new(UpstreamConnection::new(key, self))).clone()
@@ -344,6 +343,7 @@ impl UpstreamConnection {
             rtt_us: AtomicU64::new(0),
             keeping: FidRegistry::default(),
             fids: FairLimit::new(upstream.server.fids),
+            is_plain: AtomicBool::new(false),
         }
     }
 
@@ -403,6 +403,7 @@ impl UpstreamConnection {
                     if self.keeping.is_back(client.peer()) {
                         upstream.unsynced.reconnected(member != first);
                     }
+                    self.is_plain.store(false, Ordering::Relaxed);
                     self.now.store(Some(client.clone()));
                     (state.client, state.member) = (Some(client.clone()), member);
                     (state.failed, state.told, state.pause) = (None, false, Duration::ZERO);
@@ -586,7 +587,7 @@ impl UserIdentity {
         let file = client.attach(&self.name, self.uid.unwrap_or(NOUID), aname).await?;
         let took = outside.now().await.saturating_sub(begun).as_micros();
         lane.rtt_us.store(u64::try_from(took).unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
-        hop(&tree.upstream, file, hops + 1).await
+        hop(&tree.upstream, lane, file, hops + 1).await
     }
 
     /// Stores a root that is attached already.
@@ -609,15 +610,26 @@ impl UserIdentity {
 }
 
 /// Sends the number of muxes that this root's requests pass to a server that is a mux, too: see [`HOPS_MAX`]. Other
-/// servers do not have the name.
-async fn hop(upstream: &UpstreamServer, root: File, hops: u8) -> Result<File, Error> {
-    if upstream.is_mux.get() == Some(&false) {
+/// servers do not have the name. Each connection is asked: a server may come back as a mux.
+async fn hop(
+    upstream: &UpstreamServer,
+    lane: &UpstreamConnection,
+    root: File,
+    hops: u8,
+) -> Result<File, Error> {
+    if upstream.server.local || lane.is_plain.load(Ordering::Relaxed) {
         return Ok(root);
     }
+    let learn = |is_mux| {
+        if lane.client().is_some_and(|client| client.is_same(root.client())) {
+            upstream.is_mux.store(is_mux, Ordering::Relaxed);
+            lane.is_plain.store(!is_mux, Ordering::Relaxed);
+        }
+    };
     match root.walk(format!("{HOPS}{hops}")).await {
         // Some servers accept every name as a file. A mux returns the same root.
         Ok(again) if (again.qid().path, again.qid().ty) == (root.qid().path, root.qid().ty) => {
-            upstream.is_mux.get_or_init(|| true);
+            learn(true);
             Ok(again)
         }
         // These errors do not show whether the name exists.
@@ -627,7 +639,7 @@ async fn hop(upstream: &UpstreamServer, root: File, hops: u8) -> Result<File, Er
         }
         // Any other error means that the server does not have the name.
         _ => {
-            upstream.is_mux.get_or_init(|| false);
+            learn(false);
             Ok(root)
         }
     }
