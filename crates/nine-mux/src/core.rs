@@ -642,6 +642,12 @@ impl MuxCore {
     ) -> Result<WalkPosition, Error> {
         match self.walk_pos(space, by, pos.clone(), &[name], last, |_| {}).await {
             Err(error) if error.errno() == Errno::ENOENT && make.is_some() => {
+                // The name may be there, and only the file that is bound on it be gone.
+                let there =
+                    self.walk_pos(space, by, pos.clone(), &[name], LastNameRule::Covered, |_| {}).await;
+                if there.is_ok() {
+                    return Err(error);
+                }
                 let dir = self.scratch(space, by, &pos).await?;
                 let made = match make {
                     Some(false) => {

@@ -97,6 +97,21 @@ fn binds_are_early_and_see_through_mounts() {
 }
 
 #[test]
+fn a_name_whose_bound_file_is_gone_is_no_missing_mount_point() {
+    each(async |m, dialect| {
+        let server = ram(&[("f", "f"), ("h", "h")]).await;
+        m.space.mount(m.far("a", server, Shape::default()), "", &owner(), "/u", Flags::AFTER).await.unwrap();
+        m.space.bind("/u/f", "/u/h", Flags::REPLACE).await.unwrap();
+        let (_client, root) = m.client(dialect).await;
+        root.walk("u").await.unwrap().unlink("f", false).await.unwrap();
+        assert!(m.space.bind("/u", "/u/h/below", Flags::REPLACE).await.is_err());
+        m.space.unmount(None, "/u/h").await.unwrap();
+        // A directory `h` in the first member would hide the file.
+        assert_eq!(cat(&root, "u/h").await.unwrap(), "h");
+    });
+}
+
+#[test]
 fn a_loop_of_mounts_ends_with_an_error() {
     each(async |m, dialect| {
         m.space.mount(m.as_server("self"), "", &owner(), "/self", Flags::REPLACE).await.unwrap();
