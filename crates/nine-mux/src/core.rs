@@ -745,7 +745,7 @@ impl MuxCore {
 
 /// Whether a server is unreachable or does not answer.
 pub(crate) fn is_away(error: &Error) -> bool {
-    is_unreachable(error) || matches!(error, Error::Refused(error) if error.errno == Errno::ETIMEDOUT)
+    is_unreachable(error) || matches!(error, Error::Refused(error) if ABSENT.contains(&error.errno))
 }
 
 /// Whether a message could not be sent to a server, or the connection failed before the answer came.
@@ -768,6 +768,16 @@ fn at_path(path: &str, error: Error) -> Error {
     }
 }
 
+/// The numbers with which a request fails that has waited in vain for a server.
+pub(crate) const ABSENT: [Errno; 7] = [
+    Errno::ETIMEDOUT,
+    Errno::ECONNREFUSED,
+    Errno::ECONNRESET,
+    Errno::ECONNABORTED,
+    Errno::EHOSTUNREACH,
+    Errno::ENETUNREACH,
+    Errno::EPIPE,
+];
 /// Timeouts for Rflushes, in ticks.
 const FLUSH_LIMITS: FlushLimits = FlushLimits { reads: 1, changes: 3, overdue: 10 };
 /// Length of a tick.

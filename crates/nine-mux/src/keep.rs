@@ -32,7 +32,7 @@ use nine_net::lock::{Mutex, lock};
 use nine_proto::{Attr, Errno, GetMask, LockRequest, LockStatus, LockType, Op, OpenFlags, Qid, Time};
 
 use crate::cfid::{ClientFid, OpenFidKind, UpstreamFid};
-use crate::core::{MuxCore, refused};
+use crate::core::{ABSENT, MuxCore, refused};
 use crate::outside::OutsideTasks;
 use crate::serve::RequestRoute;
 use crate::space::TreePath;
@@ -367,13 +367,15 @@ impl FidRegistry {
         lock(&self.state).mending = false;
     }
 
-    /// Returns the error for a request whose wait was in vain.
+    /// Returns the error for a request whose wait was in vain. Its number is one of an absent server, never one that a
+    /// file could have: the address of a socket that does not exist is no missing file.
     fn reason(&self, limit: Duration) -> Error {
         let known = lock(&self.state).failed.clone();
         let (errno, text) = known.map_or_else(
             || (Errno::ETIMEDOUT, "the server is not there".into()),
             |(error, _)| (error.errno(), error.to_string()),
         );
+        let errno = if ABSENT.contains(&errno) { errno } else { Errno::ETIMEDOUT };
         match limit.as_secs() {
             0 => refused(errno, &text),
             waited => refused(errno, &format!("{text}; waited for {waited} s")),
