@@ -13,6 +13,7 @@ use nine_net::Env;
 use nine_net::lock::{Mutex, lock};
 use nine_proto::{Errno, Names, OpenFlags};
 
+use crate::Space;
 use crate::ahead::RunRegistry;
 use crate::cfid::{AttachContext, PathStep, UnreachedTrees};
 use crate::jobs::JobTable;
@@ -367,23 +368,25 @@ impl MuxCore {
     /// now, the error.
     pub(crate) async fn mount(
         &self,
-        by: &AttachContext,
+        on: &Space,
         tree: Arc<UpstreamTree>,
         what: &str,
         old: &str,
         flags: Flags,
-        limit: Duration,
     ) -> Result<(u64, Option<Error>), Error> {
-        let point = self.mount_point(by, &tree, what, old, limit).await;
+        let point = self.mount_point(&on.by, &tree, what, old, on.limit).await;
         let (from, away) = match point {
             Ok((from, away)) => (Ok(from), away),
             Err(error) => (Err(error), None),
         };
         // Also if this fails: `change` is the only place that drops the tree's root.
         let to = vec![TreePath::root(tree.id)];
-        let mount =
-            |space: &mut NamespaceSnapshot| space.mount(to, what, from?, old, flags).map_err(Error::Refused);
-        Ok((self.change(by, &[tree.id], mount)?, away))
+        let mount = |space: &mut NamespaceSnapshot| {
+            let from = from?;
+            on.check_wanted()?;
+            space.mount(to, what, from, old, flags).map_err(Error::Refused)
+        };
+        Ok((self.change(&on.by, &[tree.id], mount)?, away))
     }
 
     /// Returns the root of a tree, or the error if its server does not answer within `limit`.
@@ -495,14 +498,13 @@ impl MuxCore {
     /// Returns the number of the call, and whether the file is a directory.
     pub(crate) async fn bind(
         &self,
-        by: &AttachContext,
+        on: &Space,
         new: &str,
         old: &str,
         flags: Flags,
-        limit: Duration,
     ) -> Result<(u64, bool), Error> {
-        let pos = self.soon(limit, self.resolve(by, new)).await?;
-        let from = self.soon(limit, self.covered(by, old, Some(pos.raw.is_dir()), true)).await?;
+        let pos = self.soon(on.limit, self.resolve(&on.by, new)).await?;
+        let from = self.soon(on.limit, self.covered(&on.by, old, Some(pos.raw.is_dir()), true)).await?;
         let to: Vec<TreePath> = match &pos.crossed {
             Some((head, _)) => head.members.iter().map(|member| member.to.clone()).collect(),
             None => vec![pos.place().clone()],
@@ -514,8 +516,10 @@ impl MuxCore {
             ));
         }
         let trees: Vec<TreeId> = to.iter().map(|place| place.tree).collect();
-        let id =
-            self.change(by, &trees, |space| space.mount(to, new, from, old, flags).map_err(Error::Refused))?;
+        let id = self.change(&on.by, &trees, |space| {
+            on.check_wanted()?;
+            space.mount(to, new, from, old, flags).map_err(Error::Refused)
+        })?;
         Ok((id, pos.raw.is_dir()))
     }
 

@@ -55,7 +55,7 @@ use nine_io::limits::ClientPrincipal;
 use nine_io::server::Seat;
 use nine_net::Env;
 use nine_net::lock::lock;
-use nine_proto::Names;
+use nine_proto::{Errno, Names};
 
 pub use ahead::TOTAL as AHEAD_MAX;
 pub use attach::{Con, Local, Received, UNSENT_MAX};
@@ -72,7 +72,7 @@ pub use upstream::{
 };
 
 use crate::cfid::AttachContext;
-use crate::core::MuxCore;
+use crate::core::{MuxCore, refused};
 
 /// The name space for clients that do not name one.
 pub const MAIN: &str = "main";
@@ -120,7 +120,7 @@ impl Mux {
         let (principal, base) = (ClientPrincipal::Owner, b"/"[..].into());
         let unreached = None;
         let by = Arc::new(AttachContext { named, ident, hops: 0, client: 0, principal, base, unreached });
-        Space { core: self.0.clone(), by, limit: 2 * GREETING }
+        Space { core: self.0.clone(), by, limit: 2 * GREETING, is_wanted: None }
     }
 }
 
@@ -134,6 +134,8 @@ pub struct Space {
     by: Arc<AttachContext>,
     /// Timeout of a call for each server on its path.
     limit: Duration,
+    /// Whether a mount or bind is still wanted when its walks are done. If not, it fails and changes nothing.
+    is_wanted: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }
 
 impl Space {
@@ -170,19 +172,26 @@ impl Space {
         let (wait, ahead) = (server.wait, server.ahead);
         let upstream = self.core.upstream(server);
         let tree = self.core.tree(&upstream, aname, user, wait, ahead);
-        self.core.mount(&self.by, tree, &what, old, flags, self.limit).await
+        self.core.mount(self, tree, &what, old, flags).await
     }
 
     /// Makes the file at `new` visible at `old`, too (muxbind of the seed, bind(2)). `new` is resolved now: later
     /// changes of that name have no effect.
     pub async fn bind(&self, new: &str, old: &str, flags: Flags) -> Result<u64, Error> {
-        Ok(self.core.bind(&self.by, new, old, flags, self.limit).await?.0)
+        Ok(self.core.bind(self, new, old, flags).await?.0)
     }
 
     /// Removes a mount or bind from `old`. `new` is the argument of that call or a path to the mounted file; if several
     /// calls match, the latest is removed. Without `new`, everything is removed.
     pub async fn unmount(&self, new: Option<&str>, old: &str) -> Result<(), Error> {
         self.core.unmount(&self.by, new, old).await
+    }
+
+    fn check_wanted(&self) -> Result<(), Error> {
+        match self.is_wanted.as_ref().is_none_or(|is_wanted| is_wanted()) {
+            true => Ok(()),
+            false => Err(refused(Errno::ECANCELED, "it was withdrawn")),
+        }
     }
 
     /// Restricts this name space to the owner ([`Who::owner`](nine_io::server::Who::owner)). A user name proves nothing

@@ -125,12 +125,20 @@ impl Live {
 
     /// Like [`Live::apply`]. Returns the error of a mounted server that does not answer now.
     async fn done(&self, space: &str, statement: &Statement) -> Result<Option<Error>, Error> {
+        self.done_on(self.0.mux.space(space, self.0.owner.clone()), space, statement).await
+    }
+
+    async fn done_on(
+        &self,
+        changed: Space,
+        space: &str,
+        statement: &Statement,
+    ) -> Result<Option<Error>, Error> {
         let state = &*self.0;
-        let changed = state.mux.space(space, state.owner.clone());
         match statement {
             Statement::Mount(mount) => {
                 let named = state.kinds.server(&mount.server).map_err(invalid)?;
-                return self.mounted(space, mount, named).await;
+                return self.mounted(&changed, space, mount, named).await;
             }
             Statement::Bind { flags, new, old } => {
                 let (id, made) = bound(&changed, statement, new, old, *flags).await?;
@@ -179,12 +187,12 @@ impl Live {
     /// Mounts a server. Returns the error if it does not answer now.
     async fn mounted(
         &self,
+        changed: &Space,
         space: &str,
         mount: &Mount,
         named: (Server, String),
     ) -> Result<Option<Error>, Error> {
-        let changed = self.0.mux.space(space, self.0.owner.clone());
-        let (id, made, away) = self.0.mount(&changed, mount, named).await?;
+        let (id, made, away) = self.0.mount(changed, mount, named).await?;
         lock(&self.0.record).insert(space, &changed.by.named.space(), id, made);
         Ok(away)
     }
@@ -422,14 +430,24 @@ impl Live {
         else {
             return;
         };
+        let (state, of, line) = (Arc::downgrade(&self.0), Box::<str>::from(space), statement.clone());
+        // It may be unmounted, or left out by a reload, while its server is asked.
+        let is_wanted = move || {
+            let is = |pending: &PendingStatement| pending.space == of && pending.statement == line;
+            live(&state).is_some_and(|live| lock(&live.0.pending).iter().any(is))
+        };
+        let changed = self.0.mux.space(space, self.0.owner.clone());
+        let changed = Space { is_wanted: Some(Arc::new(is_wanted)), ..changed };
         let done = match (statement, named) {
-            (Statement::Mount(mount), Some(named)) => self.mounted(space, mount, named).await.map(drop),
-            _ => self.apply(space, statement).await,
+            (Statement::Mount(mount), Some(named)) => {
+                self.mounted(&changed, space, mount, named).await.map(drop)
+            }
+            _ => self.done_on(changed, space, statement).await.map(drop),
         };
         let unwanted = {
             let mut pending = lock(&self.0.pending);
             match (pending.iter().position(is), &done) {
-                (Some(at), Ok(())) => {
+                (Some(at), Ok(_)) => {
                     tracing::info!("{}: done, its server answers", pending[at].shown);
                     pending.remove(at);
                     None
@@ -441,7 +459,7 @@ impl Live {
                 (None, done) => done.is_ok().then(|| undo(statement)).flatten(),
             }
         };
-        // The statement was unmounted during the retry.
+        // The statement was unmounted right after it was done.
         if let Some(undo) = unwanted
             && let Err(error) = self.apply(space, &undo).await
         {
@@ -734,7 +752,7 @@ async fn bound(
     old: &str,
     flags: Flags,
 ) -> Result<(u64, StatementCall), Error> {
-    let (id, is_dir) = on.core.bind(&on.by, new, old, flags, on.limit).await?;
+    let (id, is_dir) = on.core.bind(on, new, old, flags).await?;
     Ok((id, StatementCall { statement: statement.clone(), word: String::new(), server: None, is_dir }))
 }
 
