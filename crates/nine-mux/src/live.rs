@@ -426,23 +426,19 @@ impl Live {
 
     async fn try_again(&self, space: &str, statement: &Statement) {
         let is = |line: &PendingStatement| *line.space == *space && line.statement == *statement;
-        let Some(named) = lock(&self.0.pending).iter().find(|line| is(line)).map(|line| line.named.clone())
-        else {
-            return;
-        };
-        let (state, of, line) = (Arc::downgrade(&self.0), Box::<str>::from(space), statement.clone());
+        let named = lock(&self.0.pending).iter().find(|line| is(line)).map(|line| line.named.clone());
+        let Some(named) = named else { return };
         // It may be unmounted, or left out by a reload, while its server is asked.
+        let (state, of, line) = (Arc::downgrade(&self.0), Box::<str>::from(space), statement.clone());
         let is_wanted = move || {
-            let is = |pending: &PendingStatement| pending.space == of && pending.statement == line;
+            let is = |other: &PendingStatement| other.space == of && other.statement == line;
             live(&state).is_some_and(|live| lock(&live.0.pending).iter().any(is))
         };
-        let changed = self.0.mux.space(space, self.0.owner.clone());
-        let changed = Space { is_wanted: Some(Arc::new(is_wanted)), ..changed };
+        let on = self.0.mux.space(space, self.0.owner.clone());
+        let changed = Space { is_wanted: Some(Arc::new(is_wanted)), ..on };
         let done = match (statement, named) {
-            (Statement::Mount(mount), Some(named)) => {
-                self.mounted(&changed, space, mount, named).await.map(drop)
-            }
-            _ => self.done_on(changed, space, statement).await.map(drop),
+            (Statement::Mount(mount), Some(named)) => self.mounted(&changed, space, mount, named).await,
+            _ => self.done_on(changed, space, statement).await,
         };
         let unwanted = {
             let mut pending = lock(&self.0.pending);
@@ -459,7 +455,6 @@ impl Live {
                 (None, done) => done.is_ok().then(|| undo(statement)).flatten(),
             }
         };
-        // The statement was unmounted right after it was done.
         if let Some(undo) = unwanted
             && let Err(error) = self.apply(space, &undo).await
         {

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use nine_io::server::{ClientStatus, Core as Clients};
+use nine_io::server::{ClientStatus, Core};
 use nine_io::synth::{Dir, File, Tree};
 use nine_proto::{Dialect, Errno, Error};
 
@@ -20,8 +20,8 @@ use crate::show::{ConnectionStatus, UpstreamStatus};
 pub const HIDDEN_FILES: &str = "#mux";
 
 /// Creates the files. `word` is displayed as the server; `wall` is the time since 1970, which becomes their time.
-pub fn files_of_one(word: &str, clients: &Clients, wall: Duration) -> Tree {
-    let of = |text: fn(&str, &Clients) -> String| {
+pub fn files_of_one(word: &str, clients: &Core, wall: Duration) -> Tree {
+    let of = |text: fn(&str, &Core) -> String| {
         let (word, clients) = (word.to_owned(), clients.clone());
         File::text(move |_| text(&word, &clients))
     };
@@ -47,7 +47,7 @@ pub fn files_of_one(word: &str, clients: &Clients, wall: Duration) -> Tree {
     Tree::new(root, wall)
 }
 
-fn load(word: &str, clients: &Clients) -> String {
+fn load(word: &str, clients: &Core) -> String {
     let totals = clients.totals();
     let counts = [totals.requests, totals.received, totals.sent];
     load_head() + &load_line(&upstream(word, &clients.clients(), totals.clients), counts, &[])

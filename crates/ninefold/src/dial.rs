@@ -52,8 +52,10 @@ pub struct Sessions {
     env: rt::Real,
     open: Rc<RefCell<Vec<Session>>>,
     /// The versions that the servers have accepted.
-    versions: Rc<RefCell<Vec<(ServerAddr, Arc<ServerVersion>)>>>,
+    versions: Rc<RefCell<ServerVersions>>,
 }
+
+type ServerVersions = Vec<(ServerAddr, Arc<ServerVersion>)>;
 
 struct Session {
     addr: ServerAddr,

@@ -2,8 +2,8 @@
 //! program does not wait a round trip for each.
 //!
 //! In: the writes of open files; requests that depend on them. Out: a *run* of Twrites in flight for a file, as many as
-//! its link needs; the first error of a run, which close(2), and the next write or fsync(2), of its open file report, as
-//! with NFS.
+//! its link needs; the first error of a run, which close(2), and the next write or fsync(2), of its open file report,
+//! as with NFS.
 //!
 //! A run begins after a write that took [`FAR`] or longer, and continues with writes that each begin where the last one
 //! ended. Any other write, and any request that depends on the contents, the length or the times of the file, waits for

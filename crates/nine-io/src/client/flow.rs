@@ -427,7 +427,8 @@ impl<F: Deref<Target = File>> Writer<F> {
         self.written
     }
 
-    /// Waits until at most `room` bytes are in flight, or after an error until none are. `usize::MAX`: waits for nothing.
+    /// Waits until at most `room` bytes are in flight, or after an error until none are. `usize::MAX`: waits for
+    /// nothing.
     pub(super) fn poll_until(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<Result<()>> {
         loop {
             let Poll::Ready(ended) = self.window.poll_next(cx) else {

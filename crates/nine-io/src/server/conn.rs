@@ -35,9 +35,8 @@ use nine_proto::{Errno, Error, Fid, Names, Op, Reply as ProtoReply, Result, Wire
 
 use super::desk::ControlFiles;
 use super::gate::{self, Gate};
-use super::req::{
-    self, Answer, FidEntry, FileServer, FinishedRequest, LateAnswers, Reply, Req, ReqId, Request, Who,
-};
+use super::req::{self, Answer, FidEntry, FileServer, FinishedRequest, LateAnswers};
+use super::req::{Reply, Req, ReqId, Request, Who};
 use super::rx::FrameReceiver;
 use super::seen::PublishedStatus;
 use super::stream::{self, ServerStream, StreamStart, Streams};
@@ -776,9 +775,7 @@ impl Connection {
         self.core.memory().borrow(self.borrowed, borrow);
         self.borrowed = borrow;
         self.seen.moved(self.received, self.session.fid_count(), self.session.outstanding());
-        if self.transport.is_some() {
-            self.seen.carried(self.rx.total, self.tx.total);
-        }
+        self.transport.is_some().then(|| self.seen.carried(self.rx.total, self.tx.total));
         let opens = if self.server.has_descriptors() { self.session.open_count() } else { 0 };
         self.core.opened(self.opens, opens);
         self.opens = opens;

@@ -13,9 +13,7 @@ use super::serve::{FidNode, TreePosition, held};
 use super::{Tree, Visitor};
 use crate::changes::Tap;
 use crate::direct::Direct;
-use crate::server::{
-    Answer, FileServer, Fill, Node as AnyNode, Passage, Reply, Req, ReqId, Request, StreamRequest,
-};
+use crate::server::{self, Answer, FileServer, Fill, Passage, Reply, Req, ReqId, Request, StreamRequest};
 
 /// A file server and the tree that its owner finds under a name in each root. The server must be no synthetic tree.
 pub struct HiddenTree {
@@ -55,7 +53,7 @@ impl HiddenTree {
     }
 
     /// Returns the server behind this node: the tree or the other one.
-    fn server_of(&self, node: &AnyNode) -> &dyn FileServer {
+    fn server_of(&self, node: &server::Node) -> &dyn FileServer {
         if node.is::<FidNode>() { &self.tree } else { &*self.server }
     }
 }
@@ -75,7 +73,7 @@ impl FileServer for HiddenTree {
         }
     }
 
-    fn cancel(&self, id: ReqId, node: Option<&AnyNode>) {
+    fn cancel(&self, id: ReqId, node: Option<&server::Node>) {
         match node {
             Some(own) if own.is::<FidNode>() => self.tree.cancel(id, node),
             _ => self.server.cancel(id, node),
@@ -86,15 +84,15 @@ impl FileServer for HiddenTree {
         self.server_of(request.node).stream(request)
     }
 
-    fn direct(&self, node: &AnyNode, flags: OpenFlags) -> Option<Arc<dyn Direct>> {
+    fn direct(&self, node: &server::Node, flags: OpenFlags) -> Option<Arc<dyn Direct>> {
         self.server_of(node).direct(node, flags)
     }
 
-    fn takes_placed(&self, node: &AnyNode) -> bool {
+    fn takes_placed(&self, node: &server::Node) -> bool {
         self.server_of(node).takes_placed(node)
     }
 
-    fn can_fill(&self, node: &AnyNode) -> bool {
+    fn can_fill(&self, node: &server::Node) -> bool {
         self.server_of(node).can_fill(node)
     }
 

@@ -4,9 +4,10 @@
 //! ([`ClientSession::receive`]). Out: tags, and [`Event`]s that assign a frame to its call and name fids to clunk
 //! because no caller wants them any more. The caller sends messages and waits for replies.
 //!
-//! The version takes one Tversion if the server has the best dialect with or without its suffixes, and two if it follows
-//! version(5) otherwise: a server answers with a part of the proposal, so `9P2000` to `9P2000.L` leaves only `.u` to be
-//! asked for. Servers that answer "unknown" to what they do not know are asked for each dialect without a suffix.
+//! The version takes one Tversion if the server has the best dialect with or without its suffixes, and two if it
+//! follows version(5) otherwise: a server answers with a part of the proposal, so `9P2000` to `9P2000.L` leaves only
+//! `.u` to be asked for. Servers that answer "unknown" to what they do not know are asked for each dialect without a
+//! suffix.
 //!
 //! Always holds: a tag is free only after its reply or, if it was flushed, after its Rflush (flush(5)), even if the
 //! reply came before. A fid number is free only when the server cannot have the fid. No input from the peer causes a
